@@ -1,9 +1,9 @@
 """An idempotent producer of encoded record batches, for tools; `quorumlog.client.Producer` sends records.
 
 Theory of operation.  Each partition has a lane: a queue of batches, and one task that sends them one at a time.  With
-only one batch in flight a sequence number is sufficient: either the broker has the batch or not, and it recognises a
-batch that is sent again, also to the next leader.  Lanes do not wait for each other, the requests of many lanes share
-a connection, and batches are large, so a single batch in flight costs less than the fsync that it waits for.
+only one batch in flight, a sequence number is sufficient: either the broker has the batch or not.  The broker, and each
+later leader, recognises a batch that is sent again.  Lanes do not wait for each other, the requests of many lanes share
+a connection, and batches are large.  So the limit of one batch in flight costs less than the fsync of a batch.
 
 `BatchDelivery` numbers a batch when its turn comes, and sends it until the delivery timeout.  The timeout counts from
 the batch's turn, not from `send`, so batches that waited in the queue during a failover do not expire.
@@ -65,7 +65,7 @@ class Producer:
         request_timeout_s: how long one request may take before it is sent again.
         buffer_size_max_bytes: above this, `send` waits for acknowledgements.
         retry_pause_max_s: the maximum of the growing pause between retries of a batch.
-        transaction: to which all batches belong; requires ACKS_ALL.  Its owner ends it, after `flush`.
+        transaction: the transaction to which all batches belong; requires ACKS_ALL.  Its owner ends it, after `flush`.
     """
 
     def __init__(

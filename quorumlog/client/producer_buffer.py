@@ -16,10 +16,10 @@ FAILURES_KEPT_MAX: Final = 1000
 
 
 class ProducerBuffer:
-    """Batches without an outcome yet, and failures that the user does not know yet.
+    """The batches without an outcome, and the failures that were not reported to the user yet.
 
-    size, size_max: bytes of the records, now and at most.  `Producer` adds the size of each record; `decide` and
-    `discard` subtract the sizes of batches.
+    size: the bytes of all records.  `Producer` adds the size of each record; `decide` and `discard` subtract the sizes
+    of batches.  size_max: the limit of `size`.
     closed: the reason why the producer accepts no records; None while it accepts them.
     """
 
@@ -73,13 +73,15 @@ class ProducerBuffer:
         await self._moved.wait()
 
     def forget_failures(self) -> None:
+        """Drop the failures, so that they are not reported."""
         self._failed.clear()
 
     def raise_failures(self) -> None:
         """Report failed deliveries whose outcome the user has not read.  Each failure is reported once.
 
         Raises:
-            ClusterError: the reason why the producer is closed; otherwise the first failure, with the number of all.
+            ClusterError: the reason why the producer is closed; otherwise the first failure, with the number of records
+                that failed.
         """
         failed = [batch for batch in self._failed if len(batch.observed) < batch.failed_records()]
         self._failed.clear()

@@ -27,10 +27,10 @@ ACKS: Final = {"all": ACKS_ALL, "leader": ACKS_LEADER, "none": ACKS_NONE}
 class ProducerSettings:
     """The arguments of `Producer`, whose docstring describes them.
 
-    is_staged: it has the argument `staged`.
+    is_staged: the producer has the argument `staged`.
 
     Raises:
-        ConfigError: one of them is out of range; lists all of them.
+        ConfigError: arguments are invalid; the error lists all of these.
     """
 
     acks: Acks

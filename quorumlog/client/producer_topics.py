@@ -23,8 +23,8 @@ _PAUSE_S: Final = 0.1
 class ProducerTopics:
     """The topics to which records were sent.  Only this object adds and removes lanes.
 
-    known: by name.
-    identity: producer id and epoch of new lanes; None: each gets one of its own.
+    known: the topics by name.
+    identity: producer id and epoch of new lanes; None: each lane gets an identity of its own.
     stale: set when a topic may have been deleted.
     begin: starts to deliver the batches of a new lane.
     """
@@ -51,7 +51,7 @@ class ProducerTopics:
         return [lane for topic in self.known.values() for lane in topic.lanes]
 
     def renumber(self, identity: tuple[int, int]) -> None:
-        """Let all lanes begin anew with a later identity."""
+        """Restart the sequence numbers of all lanes under a later identity."""
         self.identity = identity
         for lane in self.lanes():
             lane.sequence = Numbers(lane.sequence.topic, lane.sequence.index, identity)
@@ -69,7 +69,7 @@ class ProducerTopics:
         return look_ups
 
     async def get(self, name: str) -> Topic:
-        """Return a topic, from the brokers if it is new.  Calls for one topic share one look-up.
+        """Return a topic; ask the brokers if it is not known yet.  Calls for one topic share one look-up.
 
         Raises: ClusterError, as `Producer.send`.
         """
@@ -89,7 +89,7 @@ class ProducerTopics:
         return known
 
     async def grown(self, name: str, index: int) -> Topic:
-        """Return a topic after its new partitions were looked for, because one is wanted that it did not have.
+        """Look for new partitions of a topic, because `index` is not among the known ones, and return the topic.
 
         Raises: ClusterError, as `Producer.send`.
         """
@@ -157,9 +157,10 @@ class ProducerTopics:
                     self._grow(topic, states[name])
 
     async def _states(self, topics: Mapping[str, Topic]) -> dict[str, TopicState]:
-        """Return the states of topics that exist.  One that seems to be gone is looked for at a second broker.
+        """Return the states of topics that exist.  If a topic seems to be deleted, ask a second broker as well.
 
-        The first one may be behind.  A topic that is forgotten gets new lanes, which would overtake the old ones.
+        The first broker may be behind.  If an existing topic were dropped, it would get new lanes, and their records
+        could overtake those of the old lanes.
         """
         states = await self._cluster.topic_states(topics, METADATA_AGE_MAX_S)
         gone = [name for name, topic in topics.items() if _is_gone(topic, states)]
@@ -169,7 +170,7 @@ class ProducerTopics:
         return states
 
     def _forget(self, topic: Topic) -> None:
-        """Look the topic up at the next `send`; a topic that was created again begins with new sequence numbers."""
+        """Drop a topic, so that the next `send` looks it up.  If it was created again, its sequence numbers restart."""
         if self.known.get(topic.name) is topic:
             del self.known[topic.name]
         topic.is_deleted = True

@@ -1,14 +1,15 @@
 """The transactions of one `quorumlog.client.Producer`: its identity at the coordinator, and the state of the open one.
 
 Theory of operation.  A transactional id has one producer id with an epoch, which fences earlier producers of the id.  A
-transaction begins without a request.  A partition is added to it before its first batch, together with all others that
-wait at that time.  The end is one request; the coordinator then writes the markers.
+transaction begins without a request.  Before the first batch of a partition, the partition is added to the transaction,
+together with all others that wait at that time.  One request ends the transaction; the coordinator then writes the
+markers.
 
 After a failure, a batch may or may not be in a log, and its sequence number is unknown.  So the transaction can only be
-aborted, and the abort takes the next epoch: leaders then refuse every batch that is still on its way, and sequences
-begin anew.  No transaction begins before that: its first batch could have the number of one that was aborted, and then
-leaders would drop it as a duplicate.  A producer that is fenced stays refused, because another one uses its
-transactional id.
+aborted.  After the abort, the producer gets its next epoch: leaders then refuse every batch of the old epoch that is
+still in transit, and sequence numbers restart.  No transaction begins before that, because its first batch could have
+the number of an aborted batch, and leaders would drop it as a duplicate.  A fenced producer is refused permanently,
+because another one uses its transactional id.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _OF_TRANSACTIONS: Final = {
     Api.ADD_OFFSETS_TO_TXN: 3,
     Api.END_TXN: 3,
 }
-"""With these versions, the end of a transaction does not raise the epoch.  Kafka from 3.0 on serves them, too."""
+"""With these versions, the end of a transaction does not raise the epoch.  Apache Kafka serves them from 3.0 on."""
 _OF_GROUPS: Final = {Api.TXN_OFFSET_COMMIT: 3}
 _NOT_STARTED: Final = (-1, -1)
 _FENCED: Final = (ApiError.PRODUCER_FENCED, ApiError.INVALID_PRODUCER_EPOCH, ApiError.INVALID_PRODUCER_ID_MAPPING)
@@ -55,8 +56,8 @@ class GroupMetadata(NamedTuple):
 class _State(Enum):
     """The state of the transaction.
 
-    COMMITTING: its commit waits until its records are delivered, and no more are added.
-    ENDING: a commit was sent and not answered.  Only a repetition finds out whether the transaction is committed.
+    COMMITTING: the commit waits until all records are delivered; no more records are added.
+    ENDING: the commit was sent and has no answer yet.  Only a repeated commit returns the outcome.
     """
 
     NONE = auto()
@@ -77,14 +78,14 @@ class ProducerTransactions:
         self._groups = CoordinatorCalls(cluster, Kind.GROUP, _OF_GROUPS)
         self._state = _State.NONE
         self._failure: ClusterError | None = None
-        """Why the open transaction can only be aborted."""
+        """The reason why the open transaction can only be aborted."""
         self._fenced: ClusterError | None = None
         self._enlisted: set[Partition] = set()
         self._waiting: dict[Partition, None] = {}
         self._has_begun = False
         """Whether the coordinator may know the open transaction."""
         self.is_aborting = False
-        """Whether an abort has begun that is not complete yet."""
+        """Whether an abort has begun, and is not complete yet."""
         self._abort_runs = False
         self._enlisting = asyncio.Lock()
         self._sending_offsets = asyncio.Lock()
@@ -93,12 +94,15 @@ class ProducerTransactions:
 
     @property
     def refusal(self) -> ClusterError | None:
-        """Return why no record may be added now; None if the transaction is open."""
+        """Return the reason why no record may be added now; None if the transaction is open."""
         return None if self._state is _State.OPEN else self._refusal()
 
     @property
     def send_refusal(self) -> ClusterError | None:
-        """Return why none of its records may be sent now; None until its commit is sent, or it has failed."""
+        """Return the reason why the records that were added may not be sent now.
+
+        None: the transaction is open, or its commit waits until they are delivered.
+        """
         return None if self._state in (_State.OPEN, _State.COMMITTING) else self._refusal()
 
     def _refusal(self) -> ClusterError:
@@ -128,7 +132,7 @@ class ProducerTransactions:
 
     @property
     def can_abort(self) -> bool:
-        """Return whether the transaction is open, and neither sent its commit nor lost its producer."""
+        """Return whether a transaction has begun, its commit was not sent, and its producer is not fenced."""
         return self._state in (_State.OPEN, _State.COMMITTING, _State.FAILED) and self._fenced is None
 
     @property
@@ -142,10 +146,10 @@ class ProducerTransactions:
         self._state = _State.OPEN
 
     def begin_commit(self) -> None:
-        """Accept no more records.  A record that is sent beside the end of the transaction could arrive after it.
+        """Stop accepting records.  A record that is sent while the transaction ends could arrive after its end.
 
         Raises:
-            ClusterError: INVALID_TXN_STATE: another call commits it already.
+            ClusterError: INVALID_TXN_STATE: another call commits the transaction already.
         """
         if self._state is _State.COMMITTING:
             raise self._refusal()
@@ -153,7 +157,7 @@ class ProducerTransactions:
             self._state = _State.COMMITTING
 
     def cancel_commit(self) -> None:
-        """Accept records again, if the commit was not sent."""
+        """Accept records again if the commit was not sent."""
         if self._state is _State.COMMITTING:
             self._state = _State.OPEN
 
@@ -180,9 +184,9 @@ class ProducerTransactions:
     # -- requests
 
     async def start(self, timeout_s: float) -> None:
-        """Get the identity: the first one, or the next epoch after a transaction that failed and was aborted.
+        """Get the first identity, or the next epoch after a failed transaction was aborted.
 
-        The first one fences earlier producers of this id, and aborts their open transaction.
+        The first request fences earlier producers of this id, and aborts their open transaction.
 
         Raises:
             ClusterError: PRODUCER_FENCED, INVALID_TRANSACTION_TIMEOUT, TIMED_OUT.
@@ -245,13 +249,13 @@ class ProducerTransactions:
                 if codes.keys() != set(partitions):
                     raise RemoteProtocolError("the answer is about other partitions than the request")
             for key, code in sorted(codes.items()):
-                if code != KafkaCode.OPERATION_NOT_ATTEMPTED:  # beside a partition that was refused
+                if code != KafkaCode.OPERATION_NOT_ATTEMPTED:  # sent if another partition was refused
                     self._check(code, f"{key[0]}-{key[1]}")
 
         await self._calls.call(self.transactional_id, timeout_s, attempt)
 
     async def send_offsets(self, group: GroupMetadata, offsets: Mapping[Partition, int], timeout_s: float) -> None:
-        """Make committed offsets of a consumer group part of the open transaction.
+        """Add offsets of a consumer group to the open transaction, which commits them at its end.
 
         Raises:
             ClusterError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID: the consumer is out of its group;
@@ -266,7 +270,7 @@ class ProducerTransactions:
             await self._send_offsets(group, offsets, deadline)
 
     async def offsets_sent(self) -> None:
-        """Wait for the calls of `send_offsets` in progress: their offsets must not arrive after the transaction."""
+        """Wait for calls of `send_offsets`: their offsets must not arrive after the end of the transaction."""
         async with self._sending_offsets:
             pass
 
@@ -318,11 +322,11 @@ class ProducerTransactions:
         await self._noted(self._groups.call(group.group, max(deadline - now(), 0.0), commit))
 
     async def end(self, timeout_s: float, *, commit: bool) -> None:
-        """Commit or abort the open transaction; return once that is decided and durable.
+        """Commit or abort the open transaction; return once the decision is durable.
 
         Raises:
-            ClusterError: PRODUCER_FENCED; TRANSACTION_ABORTABLE: it cannot be committed; TIMED_OUT: after a commit, the
-                outcome is unknown until `end` is repeated.
+            ClusterError: PRODUCER_FENCED; TRANSACTION_ABORTABLE: the transaction cannot be committed;
+                INVALID_TXN_STATE: none is open; TIMED_OUT: the outcome of a commit is unknown until `end` is repeated.
         """
         if self._state is _State.NONE or self._fenced is not None or (commit and self._state is _State.FAILED):
             raise self._refusal()
@@ -339,7 +343,7 @@ class ProducerTransactions:
 
         async def attempt(connection: KafkaConnection, left_s: float) -> None:
             reply = await self._calls.ask(connection, Api.END_TXN, values, left_s)
-            if commit or reply.error_code != KafkaCode.INVALID_TXN_STATE:  # else it has not begun there
+            if commit or reply.error_code != KafkaCode.INVALID_TXN_STATE:  # else there is nothing to abort
                 self._check(reply.error_code, "the commit" if commit else "the abort")
 
         if commit:
@@ -355,15 +359,15 @@ class ProducerTransactions:
         return self._ended()
 
     def _ended(self) -> None:
-        """Note that the coordinator has no open transaction.  After a failure, another one needs the next epoch."""
+        """Note that the coordinator has no open transaction.  After a failure, the next one needs the next epoch."""
         self._has_begun = False
         if self._state is not _State.FAILED:
             self._done()
 
     async def abort(self, timeout_s: float, *, keeps_epoch: bool) -> None:
-        """Abort a transaction that is marked as failed; return once that is durable, and another one may begin.
+        """Abort a transaction that is marked as failed; return once the abort is durable, and another one may begin.
 
-        keeps_epoch: no batch of the transaction can arrive later.  If not, the producer takes its next epoch.
+        keeps_epoch: True if no batch of the transaction can arrive later; otherwise the producer gets its next epoch.
 
         Raises:
             ClusterError: as `end` and `start`.  After TIMED_OUT or a cancel, repeat the call.
@@ -378,12 +382,12 @@ class ProducerTransactions:
 
     @contextmanager
     def failing(self, cause: ClusterError) -> Iterator[None]:
-        """Mark the open transaction as failed, and let no other call abort it during the block.
+        """Mark the open transaction as failed, and refuse other calls that would abort it during the block.
 
-        Another one would send an end under the epoch that this one replaces, or abort the next transaction.
+        Another abort could be sent under the old epoch, or could abort the next transaction.
 
         Raises:
-            ClusterError: TRANSACTION_ABORTABLE: another call aborts it now.
+            ClusterError: TRANSACTION_ABORTABLE: another call aborts the transaction now.
         """
         if self._abort_runs:
             raise self._refusal()
@@ -399,7 +403,7 @@ class ProducerTransactions:
             raise refused(code, f"transactional id {self.transactional_id}: {what}")
 
     async def _noted(self, work: Any) -> Any:
-        """Return the result; after a failure or a cancel, the transaction can only be aborted."""
+        """Await a request and return its result.  After a failure or a cancel, the transaction can only be aborted."""
         try:
             return await work
         except asyncio.CancelledError:

@@ -1,16 +1,16 @@
 """A consumer of records for services: `quorumlog.client.Consumer`.
 
 Theory of operation.  `Fetcher` fetches ahead, `StartingOffsets` decides where to begin, and `GroupMember` shares the
-partitions with the other members of the group.  Each is a task of its own.  `Reading` has the positions on which all of
-them work, and `ConsumerGroup` gives and takes partitions for the membership.  The user gets whole decoded batches: to
-return the next record of a batch, only the batch is read.
+partitions with the other members of the group.  Each is a task of its own.  `Reading` has the positions, which all of
+them use, and `ConsumerGroup` adds and removes partitions for the membership.  Batches are decoded as a whole, so the
+next record of a batch is returned without any other work.
 
-A record that the user got is in progress until the user asks for the next one.  Partitions are revoked only in between,
-that is, while the user waits for records or has asked for none yet, as in Kafka's `poll`.  So the code that processes
-a record still owns its partition, unless it took longer than `max_poll_interval_s` or lost its session.
+A record that the user got is in progress until the user asks for the next one.  Partitions are revoked only when no
+record is in progress: while the user waits for records or has asked for none yet, as in Kafka's `poll`.  So the code
+that processes a record still owns its partition, unless it took longer than `max_poll_interval_s` or the session ended.
 
-Automatic commits contain only records whose processing has ended.  `commit` without offsets contains the record in
-progress, too: call it after the work.
+Automatic commits cover only records whose processing has ended.  `commit` without offsets also covers the record in
+progress, so call it after the processing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.words import listed
 
 YIELD_LOOKS: Final = 64
-"""Batches that are taken from the buffers before other tasks of the event loop get a turn."""
+"""After this many batches, other tasks of the event loop get a turn, even if more records are buffered."""
 
 
 class Consumer:
@@ -64,29 +64,29 @@ class Consumer:
 
     Args:
         bootstrap: `HOST:PORT`, several with commas or as a list; or a `Cluster`, which stays open.
-        topics: names.  pattern: a regular expression that must match the whole name instead.
+        topics: names of topics.  pattern: instead of names, a regular expression that must match the whole name.
         group: id of the consumer group.
         group_instance_id: makes this a static member: a restart within the session keeps the partitions.
-        assignors: of "range", "roundrobin", "sticky", "cooperative-sticky"; the preferred one first.  Rebalances are
-            cooperative only if all of them are.
-        auto_offset_reset: where to begin without a committed offset, and if the offset is out of range: "earliest",
-            "latest", or "none", an error.
-        isolation_level: "read_committed": without the records of aborted transactions, and only up to the first open
-            one, the last stable offset.  "read_uncommitted": all records.
+        assignors: some of "range", "roundrobin", "sticky", "cooperative-sticky"; the preferred one first.  Rebalances
+            are cooperative only if all of these assignors are.
+        auto_offset_reset: where to begin if no offset is committed, or if the offset is out of range: "earliest",
+            "latest", or "none": raise an error.
+        isolation_level: "read_committed": read up to the last stable offset, which is before the first open
+            transaction, and omit the records of aborted transactions.  "read_uncommitted": read all records.
         auto_commit: commit the processed records every `auto_commit_interval_s`, at a rebalance, and at the end.
         session_timeout_s: the coordinator expels a member without heartbeats for this long.
         heartbeat_interval_s: time between two heartbeats.
         max_poll_interval_s: if the user requests no records for this long, the member leaves the group.  A rebalance
             waits this long for the member.
-        on_assigned, on_revoked, on_lost: called with the partitions.  `on_revoked` may still commit; after `on_lost`
-            others may own them already.
+        on_assigned, on_revoked, on_lost: called with the partitions.  `on_revoked` may still commit.  When `on_lost` is
+            called, other members may already own the partitions.
         fetch: limits of fetches and buffers.
         failure_timeout_s: waiting for records raises an error if a partition or the group cannot be reached for
             this long.  The next call continues to wait.
-        metadata_age_s: how often new topics and partitions are looked for.
+        metadata_age_s: the interval at which new topics and partitions are looked for.
 
     Raises:
-        ConfigError: an argument is out of range; lists all of them.
+        ConfigError: arguments are invalid; the error lists all of these.
         ClusterError: `bootstrap` is malformed.
     """
 
@@ -167,11 +167,11 @@ class Consumer:
     # --- life ---
 
     async def start(self) -> None:
-        """Connect, and begin to join or to fetch; `async with` does it.  Does not wait for an assignment.
+        """Connect, and begin to join the group or to fetch; `async with` calls this.  Does not wait for an assignment.
 
         Raises:
-            ClusterError: no broker answers within `failure_timeout_s`.  A topic that is missing is no error: it is
-                read once it exists.
+            ClusterError: no broker answers within `failure_timeout_s`.  A missing topic is not an error: it is read
+                once it exists.
         """
         reads_all = self._group is None and self._settings.is_subscribed
         if reads_all:
@@ -189,7 +189,7 @@ class Consumer:
     async def close(self, *, commit: bool = True) -> None:
         """Commit if `auto_commit` is on, leave the group, and close all connections.  Takes at most about 15 s.
 
-        commit: False: commit only records whose processing has ended, as after an error.
+        commit: treat the records in progress as processed.  False, for use after an error: do not commit them.
         """
         was_open, self._closed = self._closed is None, ClusterError(ApiError.CLIENT_CLOSED, "the consumer was closed")
         try:
@@ -243,7 +243,8 @@ class Consumer:
 
         Raises:
             ClusterError: a partition or the group cannot be reached for `failure_timeout_s` (retriable); the position
-                is out of range and `auto_offset_reset` is none; a batch is damaged; the group refuses the member.
+                is out of range and `auto_offset_reset` is "none"; a batch is damaged; the group refuses the member; or
+                the consumer is closed.
         """
         now = self._in_progress
         at = now.at
@@ -257,18 +258,19 @@ class Consumer:
         return record
 
     async def get(self, timeout_s: float = CALL_TIMEOUT_S) -> Record | None:
-        """Return the next record, None if there is none within `timeout_s`.  Raises: as `async for`.
+        """Return the next record; None if there is none within `timeout_s`.  Raises: as `async for`.
 
-        A call that is cancelled has taken no record.
+        A cancelled call loses no record.
         """
         if self._in_progress.is_used_up and not await self._look(timeout_s):
             return None
         return await self.__anext__()
 
     async def get_many(self, max_records: int | None = None, timeout_s: float = CALL_TIMEOUT_S) -> RecordBatch | None:
-        """Return the next records of one partition, None if there are none within `timeout_s`.
+        """Return the next records of one partition; None if there are none within `timeout_s`.
 
-        All of them are in progress until the next call.  Raises: as `async for`.
+        All these records are in progress until the next call.  max_records: at least 1; None: all of the next batch.
+        Raises: as `async for`.
         """
         if self._in_progress.is_used_up and not await self._look(timeout_s):
             return None
@@ -310,7 +312,7 @@ class Consumer:
             now.is_looking = False
 
     def _take(self) -> bool:
-        """Take the next batch of some partition.  Raises: ClusterError."""
+        """Take the next batch of any partition; return whether there is one.  Raises: as `async for`."""
         if self._closed is not None:
             raise self._closed.again()
         if self._group is not None and not self._group.may_read():
@@ -327,7 +329,7 @@ class Consumer:
         return frozenset(self._reading.positions)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions, without sharing them.  With a group, its committed offsets are used.
+        """Read exactly these partitions, without sharing them.  With a group, begin at its committed offsets.
 
         Raises: ClusterError: INVALID_REQUEST if the consumer subscribes to topics.
         """
@@ -347,33 +349,50 @@ class Consumer:
                 self._reading.add_topics(await self._subscription.partition_counts())
 
     def pause(self, *partitions: tuple[str, int]) -> None:
-        """Hand out no more records of these partitions until `resume`; their buffered records are kept."""
+        """Hand out no more records of these partitions until `resume`.
+
+        Their buffered records are kept.  But if only a part of a batch was handed out, the rest is fetched again.
+
+        Raises: ClusterError: INVALID_REQUEST: a partition is not assigned.
+        """
         self._reading.pause(partitions)
 
     def resume(self, *partitions: tuple[str, int]) -> None:
+        """Hand out records of these partitions again.  Raises: ClusterError: INVALID_REQUEST: one is not assigned."""
         self._reading.resume(partitions)
 
     def paused(self) -> frozenset[TopicPartition]:
+        """Return the assigned partitions that are paused."""
         return frozenset(key for key, position in self._reading.positions.items() if position.is_paused)
 
     # --- positions ---
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Continue at `offset`.  If it is out of range, `auto_offset_reset` decides at the next fetch."""
+        """Continue at `offset`.  If it is out of range, `auto_offset_reset` decides at the next fetch.
+
+        Raises:
+            ClusterError: INVALID_REQUEST: the partition is not assigned.
+            TypeError, ValueError: the offset is not an int from 0 on.
+        """
         self._reading.seek(partition, offset)
 
     async def seek_to_beginning(self, *partitions: tuple[str, int], timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Continue at the first record; of all assigned partitions if none is named.  Raises: ClusterError."""
+        """Continue at the first record.  partitions: default: all that are assigned.  Raises: ClusterError."""
         await self._seek_to(partitions, EARLIEST, timeout_s)
 
     async def seek_to_end(self, *partitions: tuple[str, int], timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Continue after the last record.  Raises: ClusterError."""
+        """Continue after the last record.  partitions: default: all that are assigned.  Raises: ClusterError."""
         await self._seek_to(partitions, LATEST, timeout_s)
 
     async def seek_to_time(
         self, timestamp_ms: int, *partitions: tuple[str, int], timeout_s: float = CALL_TIMEOUT_S
     ) -> None:
-        """Continue at the first record that is not older, or else after the last one.  Raises: ClusterError."""
+        """Continue at the first record that is not older than a time; if all are older, after the last record.
+
+        timestamp_ms: since 1970.  partitions: default: all that are assigned.
+
+        Raises: ClusterError; TypeError, ValueError: the time is invalid.
+        """
         await self._seek_to(partitions, as_timestamp_ms(timestamp_ms), timeout_s)
 
     async def _seek_to(self, partitions: Sequence[tuple[str, int]], timestamp: int, timeout_s: float) -> None:
@@ -386,13 +405,16 @@ class Consumer:
             self.seek(partition, offset)
 
     def position(self, partition: tuple[str, int]) -> int | None:
-        """Return the offset of the next record that the user gets; None until it is known."""
+        """Return the offset of the next record that the user gets; None until it is known.
+
+        Raises: ClusterError: INVALID_REQUEST: the partition is not assigned.
+        """
         return self._reading.position(partition).next_offset
 
     async def beginning_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout_s: float = CALL_TIMEOUT_S
     ) -> dict[TopicPartition, int]:
-        """Return the first offset of each partition.  Raises: ClusterError."""
+        """Return the log start offset of each partition.  Raises: ClusterError."""
         return await self._reading.offsets_at(partitions, EARLIEST, timeout_s)
 
     async def end_offsets(
@@ -400,18 +422,23 @@ class Consumer:
     ) -> dict[TopicPartition, int]:
         """Return the end of the records that this consumer can read, by partition.  Raises: ClusterError.
 
-        That is the high watermark, or with `read_committed` the last stable offset.
+        The end is the high watermark, or the last stable offset with `read_committed`.
         """
         return await self._reading.offsets_at(partitions, LATEST, timeout_s)
 
     async def offsets_for_time(
         self, timestamp_ms: int, partitions: Iterable[tuple[str, int]], timeout_s: float = CALL_TIMEOUT_S
     ) -> dict[TopicPartition, int]:
-        """Return the first offset whose record is not older; -1 if all are older.  Raises: ClusterError."""
+        """Return the offset of the first record that is not older than a time, by partition; -1 if all are older.
+
+        timestamp_ms: since 1970.
+
+        Raises: ClusterError; TypeError, ValueError: the time is invalid.
+        """
         return await self._reading.offsets_at(partitions, as_timestamp_ms(timestamp_ms), timeout_s)
 
     async def lag(self, timeout_s: float = CALL_TIMEOUT_S) -> dict[TopicPartition, int]:
-        """Return how many offsets each assigned partition's position is behind its end.
+        """Return the number of offsets from the position to the end, for each assigned partition.
 
         Partitions without a position yet are left out.  Raises: ClusterError.
         """
@@ -429,8 +456,8 @@ class Consumer:
 
         Raises:
             ClusterError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION: the member is out of the group, and others may read
-                the partitions; REBALANCE_IN_PROGRESS: retry after the rebalance; TIMED_OUT: any of them may be
-                committed; INVALID_REQUEST: there is no group.  After a cancel, any of them may be committed.
+                the partitions; REBALANCE_IN_PROGRESS: retry after the rebalance; TIMED_OUT: any of the offsets may be
+                committed, as after a cancel; INVALID_REQUEST: there is no group.
         """
         if offsets is None:
             wanted = self.offsets_to_commit()
@@ -447,7 +474,7 @@ class Consumer:
         """Return the membership of this consumer, for `Producer.send_offsets`.
 
         Raises:
-            ClusterError: INVALID_REQUEST: it has no group, or commits on its own.
+            ClusterError: INVALID_REQUEST: the consumer has no group, or commits automatically.
         """
         if self._group is None or self._settings.commit_interval_s is not None:
             why = "has no group" if self._group is None else "commits on its own"
@@ -456,15 +483,15 @@ class Consumer:
         return self._group.commits.metadata()
 
     def offsets_to_commit(self) -> dict[TopicPartition, int]:
-        """Return the offsets after everything handed out so far, by assigned partition."""
+        """Return the offset after all records handed out so far, by partition; committed offsets are left out."""
         return self._reading.uncommitted(includes_open=True)
 
     def offsets_to_send(self) -> tuple[GroupMetadata, dict[TopicPartition, int]]:
-        """Return `group_metadata` and `offsets_to_commit` for a transaction that has all records handed out so far.
+        """Return `group_metadata` and `offsets_to_commit`, for a transaction that covers all records handed out so far.
 
         Raises:
-            ClusterError: INVALID_REQUEST, as `group_metadata`; ILLEGAL_GENERATION, once: the group has taken partitions
-                of such records, so that their next owner reads the records again.
+            ClusterError: INVALID_REQUEST, as `group_metadata`; ILLEGAL_GENERATION, only once: the group has taken
+                partitions of these records, and their next owner reads the records again.
         """
         membership = self.group_metadata()
         taken = self._reading.unsent.send()
@@ -480,12 +507,13 @@ class Consumer:
     async def committed(
         self, partitions: Iterable[tuple[str, int]] | None = None, timeout_s: float = CALL_TIMEOUT_S
     ) -> dict[TopicPartition, int]:
-        """Return the committed offsets of the group; of the assigned partitions if None.
+        """Return the committed offsets of the group.  partitions: None: the assigned ones.
 
         With `read_committed`, wait while a transaction that contains offsets of these partitions is open.
 
         Raises:
-            ClusterError: TIMED_OUT, also if such a transaction stays open, for example one of the caller itself.
+            ClusterError: TIMED_OUT, also if such a transaction stays open, for example a transaction of the caller;
+                INVALID_REQUEST: there is no group.
         """
         if self._group is None:
             raise no_group("has no committed offsets")

@@ -5,12 +5,12 @@ request, and returns a `Delivery`.  Each partition has a lane (`lanes`) and a ta
 at a time (`lane_sender`).  Each batch is encoded as a whole when its turn comes, in compiled code.  `ProducerTopics`
 has the lanes, and `ProducerBuffer` all batches without an outcome.
 
-The order of a partition's records is that of `send`.  A record is delivered exactly once, or its delivery fails.  When
-it is certain that the broker refused a batch, the next batch takes its sequence number.  After any other failure the
-partition continues with a new producer id, because the batch may or may not have been appended, or the log may lack
-batches before it.
+The records of a partition keep the order of the calls of `send`.  A record is delivered exactly once, or its delivery
+fails.  If it is certain that the broker refused a batch, the next batch uses its sequence number.  After any other
+failure, the partition continues with a new producer id, because the batch may or may not have been appended, or the log
+may lack batches before it.
 
-The delivery timeout counts from `send`, and every other wait has a limit of its own, so nothing here lasts forever.
+The delivery timeout counts from `send`, and every other wait has a limit of its own, so no call waits forever.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from quorumlog.client.scope_client import StagedProducer
 
 STICKY_BYTES: Final = 16 << 10
-"""Bytes of records without a key that go to one partition before another is drawn (KIP-794)."""
+"""After this many bytes of records without a key, another partition is drawn for such records (KIP-794)."""
 
 
 class Producer:
@@ -70,16 +70,16 @@ class Producer:
 
     Args:
         bootstrap: `HOST:PORT`, several with commas or as a list; or a `Cluster`, which stays open.
-        acks: "all": acknowledged by the whole ISR.  "leader": by the leader alone.  "none": sent, not acknowledged,
-            and not idempotent.
+        acks: "all": a record is acknowledged by the whole ISR.  "leader": by the leader alone.  "none": records are
+            only sent; they are not acknowledged, and the producer is not idempotent.
         linger_ms: how long a batch that is not full waits for more records.  Batches also grow while an earlier one
             of the partition is in flight, so 0 is no slower under load.
-        compression: of batches.
+        compression: the codec of the batches.
         partitioner: chooses the partition of each record that names none.  None: Kafka's murmur2 of the key; records
             without a key stay on a random partition with a leader for 16 KiB each time.
         batch_size_max_bytes: the size of one batch before compression.  A larger record has a batch of its own.
         buffer_size_max_bytes: above this, `send` waits.
-        delivery_timeout_s: from `send` until a record must be acknowledged; else its delivery fails.
+        delivery_timeout_s: the time from `send` after which a delivery without an acknowledgement fails.
         request_timeout_s: how long one request may take before it is sent again.
         transactional_id: the name of a transactional producer, which `transaction` needs.  A later producer of this id
             fences this one.  Requires acks="all".
@@ -87,10 +87,10 @@ class Producer:
         staged: a producer of a transaction scope (`ScopeClient.begin`), to which all records belong.  They count only
             if the end of the scope names its `winner`.  Use each one for one `Producer` only.
         max_block_s: how long `send` may wait for room or for the topic's metadata, and `start` for a broker.
-        sources: of wall time and randomness; for tests.
+        sources: sources of wall time and randomness, for tests.
 
     Raises:
-        ConfigError: an argument is out of range; lists all of them.
+        ConfigError: arguments are invalid; the error lists all of these.
         ClusterError: `bootstrap` is malformed.
     """
 
@@ -145,7 +145,7 @@ class Producer:
         )
         self._tasks = BackgroundTasks(self._broken)
         self._must_yield = False
-        """Set when a batch begins: the lanes should run before the next record, also beside a loop without a pause."""
+        """Set when a batch begins: the next `send` lets the lanes run first, in case the user never awaits anything."""
         self._buffer = ProducerBuffer(buffer_size_max_bytes, not_started)
         stale = asyncio.Event()
         self._sender = LaneSender(bootstrap, settings, self._transaction, self._buffer, stale)
@@ -154,10 +154,10 @@ class Producer:
     # --- life ---
 
     async def start(self) -> None:
-        """Connect; `async with` does it.
+        """Connect; `async with` calls this.
 
         Raises:
-            ClusterError: no broker gave a producer id within `max_block_s`.  With a transactional id also
+            ClusterError: no broker returned a producer id within `max_block_s`; with a transactional id, also
                 INVALID_TRANSACTION_TIMEOUT.
         """
         if self._transactions is not None:
@@ -172,9 +172,9 @@ class Producer:
     async def close(self, *, flush: bool = True) -> None:
         """Flush, then close all connections.  Idempotent.
 
-        flush: False: deliveries that are not decided fail with PRODUCER_CLOSED.
+        flush: False: deliveries without an outcome fail with PRODUCER_CLOSED.
 
-        Raises: ClusterError, as `flush`; even then everything is closed.
+        Raises: ClusterError, as `flush`; all connections are closed nevertheless.
         """
         try:
             if flush and self._buffer.closed is None:
@@ -188,7 +188,7 @@ class Producer:
                 await self._cluster.close()
 
     def _stop(self, why: ClusterError) -> None:
-        """Take no more records, and let those that are not delivered fail."""
+        """Accept no more records, and fail all deliveries without an outcome."""
         self._buffer.closed = why
         if self._transaction is not None and not self._buffer.is_empty:
             self._transaction.failed(why)
@@ -232,7 +232,7 @@ class Producer:
         """Add a record to the batch of its partition, and return its future delivery.
 
         Waits only for room in the buffer, and for the metadata of a topic or partition that is new to this producer.  A
-        topic that does not exist is created if the cluster permits that.  A call that is cancelled has added nothing.
+        topic that does not exist is created if the cluster permits that.  A cancelled call has added nothing.
 
         Raises:
             ClusterError: UNKNOWN_TOPIC_OR_PARTITION; TIMED_OUT: no room or no metadata within `max_block_s`;
@@ -243,7 +243,7 @@ class Producer:
             value, key = as_bytes("value", value), as_bytes("key", key)
         pairs = as_headers(headers) if headers else ()
         timestamp_ms = self._wall_ms() if timestamp_ms is None else as_timestamp_ms(timestamp_ms)
-        if self._must_yield:  # before the record is added: a call that is cancelled has added nothing
+        if self._must_yield:  # before the record is added, so that a cancelled call has added nothing
             self._must_yield = False
             await asyncio.sleep(0)
         known = self._topics.known.get(topic)
@@ -271,9 +271,9 @@ class Producer:
         return await delivery
 
     async def send_many(self, topic: str, records: Iterable[bytes | NewRecord]) -> list[Delivery]:
-        """Send values, or `NewRecord`s, in their order; faster than as many calls of `send`.
+        """Send values, or `NewRecord`s, in their order.
 
-        Raises: as `send`.  The records before the one that failed have been added.
+        Raises: as `send`.  The records before the failed one have been added.
         """
         made = []
         for record in records:
@@ -288,11 +288,11 @@ class Producer:
         return made
 
     async def flush(self) -> None:
-        """Return once every record sent so far is acknowledged; at the latest when the last delivery timeout is over.
+        """Return once every record sent so far is acknowledged or has failed, at the latest after its delivery timeout.
 
         Raises:
             ClusterError: deliveries failed, and the user has not read their outcome.  Each such failure is raised
-            once.
+                only once.
         """
         self._sender.flushes += 1
         try:
@@ -327,15 +327,16 @@ class Producer:
             await self.commit_transaction()
         except BaseException:
             if self._of_transactions().can_abort:
-                with suppress(ClusterError):  # the error of the block says more
+                with suppress(ClusterError):  # the error of the block is more useful
                     await self.abort_transaction()
             raise
 
     def begin_transaction(self) -> None:
-        """Begin a transaction: all records that are sent until its end belong to it.  Sends nothing.
+        """Begin a transaction: all records that are sent until its end belong to it.  Sends no request.
 
         Raises:
-            ClusterError: INVALID_TXN_STATE: one is open; PRODUCER_FENCED; PRODUCER_CLOSED.
+            ClusterError: INVALID_TXN_STATE: a transaction is open, or the producer has no transactional id;
+                PRODUCER_FENCED; PRODUCER_CLOSED.
         """
         transactions = self._of_transactions()
         if self._buffer.closed is not None:
@@ -353,9 +354,10 @@ class Producer:
 
         Raises:
             ClusterError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID: the consumer is out of its group,
-                or was since it read these records, and others may process them; INVALID_REQUEST: it commits on its
-                own, or has no group; TIMED_OUT; INVALID_TXN_STATE; PRODUCER_FENCED.  Afterwards, and after a cancel,
-                the transaction can only be aborted, except after INVALID_REQUEST and INVALID_TXN_STATE.
+                or was for some time since it read these records, and other members may process them;
+                INVALID_REQUEST: it commits automatically, or has no group; TIMED_OUT; INVALID_TXN_STATE;
+                PRODUCER_FENCED.  After these errors, except INVALID_REQUEST and INVALID_TXN_STATE, and after a cancel,
+                the transaction can only be aborted.
         """
         transactions = self._of_transactions()
         if transactions.refusal is not None:
@@ -379,8 +381,8 @@ class Producer:
 
         Raises:
             ClusterError: TRANSACTION_ABORTABLE: a part failed, and the transaction can only be aborted;
-                PRODUCER_FENCED: another producer uses the transactional id; TIMED_OUT: the outcome is unknown, repeat
-                the call; INVALID_TXN_STATE: none is open.
+                PRODUCER_FENCED: another producer uses the transactional id; TIMED_OUT: the outcome is unknown, so
+                repeat the call; INVALID_TXN_STATE: no transaction is open.
         """
         transactions = self._of_transactions()
         transactions.begin_commit()
@@ -395,22 +397,22 @@ class Producer:
             transactions.cancel_commit()
 
     async def abort_transaction(self, timeout_s: float = MAX_BLOCK_S) -> None:
-        """Abort the open transaction; return once that is durable.  Records that were not sent yet are dropped.
+        """Abort the open transaction; return once the abort is durable.  Records that were not sent yet are dropped.
 
         Waits for batches and offsets that are being sent, at most until their timeouts.  After a failure, the producer
         gets its next epoch, so that nothing of the transaction can arrive later.
 
         Raises:
-            ClusterError: PRODUCER_FENCED; TRANSACTION_ABORTABLE: another call aborts it now; TIMED_OUT: repeat the
-                call, or close the producer: the coordinator aborts the transaction after its timeout;
-                INVALID_TXN_STATE: none is open, or its commit was not answered.
+            ClusterError: PRODUCER_FENCED; TRANSACTION_ABORTABLE: another call aborts the transaction now; TIMED_OUT:
+                repeat the call, or close the producer: the coordinator aborts the transaction after its timeout;
+                INVALID_TXN_STATE: no transaction is open, or its commit has no answer yet.
         """
         transactions = self._of_transactions()
         if not transactions.can_abort:
             await transactions.end(timeout_s, commit=False)  # raises the reason
         is_clean = not transactions.has_failed and self._buffer.is_empty and not transactions.sends_offsets
         text = f"transactional id {transactions.transactional_id}: the transaction was aborted"
-        with transactions.failing(ClusterError(ApiError.TRANSACTION_ABORTABLE, text)):  # accepts and sends no records
+        with transactions.failing(ClusterError(ApiError.TRANSACTION_ABORTABLE, text)):  # no more records are sent
             with suppress(ClusterError):
                 await self.flush()
             self._buffer.forget_failures()
@@ -436,7 +438,7 @@ class Producer:
         index: int | None,
         timestamp_ms: int,
     ) -> Delivery | None:
-        """Return the delivery, or None if there is no room."""
+        """Add a record to the batch of its partition, and return its delivery; None if the buffer has no room."""
         size = RECORD_OVERHEAD_BYTES
         if value is not None:
             size += len(value)
@@ -476,7 +478,10 @@ class Producer:
         return topic.sticky
 
     def _available(self, topic: Topic, drawn: int) -> int:
-        """Return the first partition from the drawn one on that has a leader; the drawn one if none is known."""
+        """Return the drawn partition if its leader is known, else the next one with a known leader.
+
+        If no leader is known, return the drawn partition.
+        """
         count = len(topic.lanes)
         indexes = ((drawn + step) % count for step in range(count))
         return next((each for each in indexes if self._cluster.known_leader(topic.name, each) is not None), drawn)

@@ -1,8 +1,8 @@
 """Encodes and decodes record batches in plain Python, for tools.
 
-`kctl` handles hundreds of records and must start fast.  `pyspark_quorumlog` has a compiled version of this, over Arrow.
-Both share the header (`quorumlog.wire.record_batch`), the compression, and the splitting of a fetched buffer into
-batches (`open_batches`); a property test compares their results.
+`kctl` handles hundreds of records and must start fast.  `pyspark_quorumlog` has a compiled version of this module, over
+Arrow.  The two share the header (`quorumlog.wire.record_batch`), the compression, and the splitting of a fetched buffer
+into batches (`open_batches`); a property test compares their results.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NewRecord(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record that was read.  append_time: whether the timestamp is the leader's, not the producer's."""
+    """A record that was read.  append_time: True if the leader set the timestamp, and not the producer."""
 
     offset: int
     timestamp_ms: int
@@ -60,7 +60,7 @@ class Record(NamedTuple):
 
 
 class OpenBatch(NamedTuple):
-    """A checked batch with its decompressed records.  position: the place of the records in the fetched buffer."""
+    """A checked batch with its decompressed records.  position: of the batch's contents in the fetched buffer."""
 
     header: BatchHeader
     body: Buffer
@@ -121,7 +121,7 @@ def stamp(
     *,
     is_transactional: bool = False,
 ) -> None:
-    """Write the producer's identity into a sealed batch, and update its checksum."""
+    """Write the producer's id, epoch and first sequence number into a sealed batch, and update its checksum."""
     header = parse_header(batch)
     attributes = header.attributes | TRANSACTIONAL_FLAG if is_transactional else header.attributes
     seal(
@@ -207,7 +207,7 @@ def whole_batches(data: Buffer) -> memoryview:
 class _Aborted:
     """Recognises the batches of aborted transactions in a fetched buffer, batch by batch, as Kafka's consumers do.
 
-    A transaction of a producer reaches from its first offset to the producer's next marker, which is its abort.
+    An aborted transaction of a producer ends at the next marker of that producer, which aborts it.
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
@@ -215,7 +215,10 @@ class _Aborted:
         self._open = set[int]()
 
     def has(self, header: BatchHeader) -> bool:
-        """Return whether the next batch is part of an aborted transaction; its marker is not."""
+        """Return whether the next batch belongs to an aborted transaction; its marker does not.
+
+        Call this for each batch, in order.
+        """
         while self._ahead and self._ahead[-1][1] <= header.last_offset:
             self._open.add(self._ahead.pop()[0])
         if header.is_control:
@@ -235,7 +238,7 @@ def open_batches(
     Control batches contain no records of users and are skipped, like the batches of aborted transactions.
 
     Args:
-        end: stop at the first batch that begins here or later, without reading it.
+        end: an offset; stop before the first batch that begins at or after it.
         inflated_size_max: maximum size of one batch in bytes.
         aborted: (producer id, first offset) of each aborted transaction, as the answer to the fetch lists them.
 
@@ -273,7 +276,7 @@ def _plain_header(view: memoryview, position: int) -> BatchHeader:
     """Return the header at `position`, whose batch `whole_batches` found to be complete.
 
     Raises:
-        UnreadableBatchError: it is not a header, so the position of the next batch is unknown.
+        UnreadableBatchError: there is no valid header, so the position of the next batch is unknown.
     """
     if position + HEADER_SIZE > len(view):
         raise UnreadableBatchError(f"{len(view) - position} bytes are too few for a header", None, None)

@@ -1,7 +1,7 @@
 """Decides where a consumer begins in a partition: at the group's committed offset, or according to its policy.
 
-It also decides where a consumer continues whose offset is out of range.  An offset is below the log start after
-retention or DeleteRecords deleted records, and above the log end after a truncation.
+If an offset is out of range, it also decides where the consumer continues.  An offset may be below the log start after
+retention or DeleteRecords has deleted records, and above the log end after a truncation.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Committed = Callable[[list[Partition], float], Awaitable[Mapping[Partition, Comm
 
 
 class StartingOffsets:
-    """Sets the position of each partition that has none.
+    """Sets the position of each partition without a position.
 
-    committed: returns the group's offsets; None without a group.
+    committed: returns the group's committed offsets; None without a group.
     on_change: called after each change of a position.
-    committed_only: the consumer reads committed transactions only, so "latest" is before the first open one.
+    committed_only: the consumer reads only committed records, so "latest" is the last stable offset.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class StartingOffsets:
             if unknown:
                 await self._set(unknown)
                 self._on_change()
-            # A pause that ended during the look-ups above counts, too: nothing else may end the wait.
+            # This includes pauses that have already ended, during the look-ups above: nothing else may end the wait.
             waits = [each.retry_at for each in self._positions.values() if self._is_wanted(each)]
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(min(waits, default=None)):
@@ -125,7 +125,7 @@ class StartingOffsets:
                 position.move(offset)
 
     async def _confirm_out_of_range(self) -> None:
-        """Check with the leaders: the answer may have come from a former leader."""
+        """Ask the leaders for the ranges of their logs, because the answer may have come from a former leader."""
         positions = [each for each in self._positions.values() if each.was_out_of_range and each.error is None]
         versions = {position: position.version for position in positions}
         wanted: dict[Partition, int] = {each.partition: EARLIEST for each in positions}

@@ -10,7 +10,7 @@ from typing import Any
 class BackgroundTasks:
     """Tasks that run until `stop`.
 
-    on_bug: gets the error of a task that failed.  Tasks handle all errors that are expected, so this one is a bug.
+    on_bug: called with the error of a task that failed.  Tasks handle all expected errors, so such an error is a bug.
     """
 
     def __init__(self, on_bug: Callable[[BaseException], None]) -> None:
@@ -18,6 +18,7 @@ class BackgroundTasks:
         self._on_bug = on_bug
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
