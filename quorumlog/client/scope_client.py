@@ -1,10 +1,9 @@
 """Requests about transaction scopes to their coordinators, for services, tools and Spark.
 
 A driver opens a scope (`open`) and ends it (`end`).  Its workers, in other processes, begin producers under the scope's
-name and epoch (`begin`), write with `Producer(cluster, transaction=StagedProducer(...))`, and report their `Winner` to
-the driver.
+name and epoch (`begin`), write with `Producer(servers, staged=...)`, and report their `Winner` to the driver.
 
-Every request can be repeated safely: a call sends it until the coordinator answers or the time is up.
+Every request can be repeated safely, so a call repeats it until the coordinator answers or the time is up.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from quorumlog.wire.kafka.codec import Api
 
 TIMEOUT_S: Final = 60.0
 TRANSACTION_TIMEOUT_MS: Final = 900_000
-"""Time until a producer is aborted if its scope does not end: Kafka's default of `transaction.max.timeout.ms`."""
+"""Time after which a producer is aborted unless its scope ends: Kafka's default of `transaction.max.timeout.ms`."""
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
@@ -62,14 +61,21 @@ class Winner(NamedTuple):
 
 
 class ScopeEnd(NamedTuple):
-    """changed: False if the sequence was not greater than that of an earlier end, so that nothing happened."""
+    """The outcome of `ScopeClient.end`.
+
+    changed: False if nothing was changed, because the sequence was not greater than the stored one.
+    """
 
     changed: bool
     last_sequence: int
 
 
 class ProducerOfScope(NamedTuple):
-    """A producer that is not complete.  started_ms: wall clock; None before its first partition."""
+    """A producer of a scope whose transaction is not complete.
+
+    started_ms: the start of its transaction, in ms since 1970; None before its first partition.  partitions: their
+    number.
+    """
 
     winner: Winner
     state: str
@@ -78,7 +84,7 @@ class ProducerOfScope(NamedTuple):
 
 
 class ScopeDescription(NamedTuple):
-    """state: Open, Ending or Closing.  updated_ms: wall clock of the last change."""
+    """A scope.  state: Open, Ending or Closing.  updated_ms: the time of the last change, in ms since 1970."""
 
     name: str
     owner: str
@@ -98,8 +104,8 @@ class ScopeClient(Closing):
     Args:
         bootstrap: `HOST:PORT`, several with commas or as a list; or a `Cluster`, which stays open.
 
-    Every call ends within its `timeout_s`.  All raise `ClusterError`: TIMED_OUT, and UNSUPPORTED_VERSION by a broker
-    that is not of quorumlog, besides those named at the call.
+    Every call ends within its `timeout_s`.  Every call raises `ClusterError`: TIMED_OUT; UNSUPPORTED_VERSION: the
+    brokers are not those of quorumlog; or an error that its docstring names.
     """
 
     def __init__(self, bootstrap: str | Sequence[str] | Cluster, *, client_id: str = "quorumlog-scopes") -> None:
@@ -113,7 +119,7 @@ class ScopeClient(Closing):
             await self._cluster.close()
 
     async def is_served(self, timeout_s: float = TIMEOUT_S) -> bool:
-        """Return whether the brokers have scopes; False for those of Apache Kafka, for example."""
+        """Return whether the brokers support scopes; False for brokers of Apache Kafka, for example."""
 
         async def ask(left_s: float) -> bool:
             connection = await self._cluster.any_broker(left_s)
@@ -126,11 +132,11 @@ class ScopeClient(Closing):
     ) -> OpenScope:
         """Begin a run of a scope.  An earlier run is fenced, and its producers are aborted.
 
-        owner: the owner of the scope, which its first run sets; other owners are refused.
-        run: names this run; unique to this call.  Repeating it changes nothing.
+        owner: the owner of the scope.  The first run of a scope sets its owner; runs of other owners are refused.
+        run: the name of this run, unique to this call.  A repeated call with the same run changes nothing.
         reset: take the scope over from any owner, and delete its sequence.
 
-        Raises: ClusterError: DUPLICATE_RESOURCE: another owner has the scope; PRODUCER_FENCED: another run has replaced
+        Raises: ClusterError: DUPLICATE_RESOURCE: the scope has another owner; PRODUCER_FENCED: another run has replaced
         this one; INVALID_REQUEST; POLICY_VIOLATION.
         """
         for what, text in (("owner", owner), ("run", run)):
@@ -146,11 +152,13 @@ class ScopeClient(Closing):
         timeout_s: float = TIMEOUT_S,
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     ) -> StagedProducer:
-        """Begin as a producer of the scope.  An earlier producer with the name of this attempt is fenced and aborted.
+        """Begin a producer of the scope.  An earlier producer with the same attempt name is fenced and aborted.
 
-        transaction_timeout_ms: until the producer is aborted, from its first record on, unless the scope ends before.
+        attempt: the name of the producer within the scope.
+        transaction_timeout_ms: if the scope has not ended this long after the producer's first record, the producer is
+            aborted.
 
-        Raises: ClusterError: PRODUCER_FENCED: a later run began; RESOURCE_NOT_FOUND: the scope was deleted;
+        Raises: ClusterError: PRODUCER_FENCED: a later run has begun; RESOURCE_NOT_FOUND: the scope was deleted;
         INVALID_TRANSACTION_TIMEOUT; INVALID_REQUEST; POLICY_VIOLATION.
         """
         _refuse(scope.name, scope_names.attempt_problem(attempt))
@@ -189,7 +197,7 @@ class ScopeClient(Closing):
         return ScopeEnd(reply.changed, reply.last_sequence)
 
     async def abort(self, scope: OpenScope, timeout_s: float = TIMEOUT_S) -> None:
-        """Abort all producers of the scope.  Its sequence stays.
+        """Abort all producers of the scope, and keep its sequence.
 
         Raises: ClusterError: PRODUCER_FENCED; RESOURCE_NOT_FOUND.
         """
@@ -235,7 +243,7 @@ class ScopeClient(Closing):
     async def _call(
         self, scope: str, timeout_s: float, attempt: Callable[[KafkaConnection, float], Coroutine[Any, Any, T]]
     ) -> T:
-        # Such a name has no coordinator that could refuse it.
+        # An invalid name has no coordinator that could refuse it, so it is refused before the look-up.
         _refuse(scope, scope_names.label_problem("name of the scope", scope, scope_names.SCOPE_MAX_BYTES))
         return await self._calls.call(scope_names.coordinator_key(scope), timeout_s, attempt)
 
@@ -260,7 +268,7 @@ class StagedProducer:
 
     @property
     def winner(self) -> Winner:
-        """Return the name of this producer for the end of the scope.
+        """Return the identity of this producer, which `ScopeClient.end` needs to commit it.
 
         Raises: ClusterError: TRANSACTION_ABORTABLE: a record was not delivered, so this producer must not win.
         """
@@ -270,12 +278,12 @@ class StagedProducer:
 
     @property
     def refusal(self) -> ClusterError | None:
-        """Return why no record may be added: an earlier one was not delivered; else None."""
+        """Return the reason why no record may be added: an earlier one was not delivered.  None if one may be added."""
         return None if self._failure is None else self._failure.again()
 
     @property
     def send_refusal(self) -> ClusterError | None:
-        """Return why no record may be sent: as `refusal`."""
+        """Return the reason why no record may be sent; the same as `refusal`."""
         return None if self._failure is None else self._failure.again()
 
     def failed(self, error: ClusterError) -> None:
@@ -313,9 +321,9 @@ class StagedProducer:
             raise ClusterError(ApiError.TIMED_OUT, text, retriable=True) from cause
 
     async def abort(self, timeout_s: float) -> None:
-        """Abort this producer alone, so that readers do not have to wait for the end of the scope.
+        """Abort only this producer, so that readers do not have to wait for the end of the scope.
 
-        Raises: ClusterError: it was fenced or aborted already.
+        Raises: ClusterError: the producer was already fenced or aborted; or TIMED_OUT.
         """
         if self.is_empty:
             return
@@ -354,7 +362,7 @@ class StagedProducer:
             with connection.judged():
                 if codes.keys() != set(partitions):
                     raise RemoteProtocolError("the answer is about other partitions than the request")
-            # OPERATION_NOT_ATTEMPTED goes to the partitions beside one that was refused.
+            # If one partition is refused, the answer for the others is OPERATION_NOT_ATTEMPTED.
             codes = {key: code for key, code in codes.items() if code != KafkaCode.OPERATION_NOT_ATTEMPTED}
             for (topic, index), code in sorted(codes.items()):
                 if code:
@@ -364,7 +372,10 @@ class StagedProducer:
 
 
 def _refuse(scope: str, problem: str, code: str = ApiError.INVALID_REQUEST) -> None:
-    """Raise a ClusterError if there is a problem with an argument.  Not every one fits into a request."""
+    """Raise a ClusterError if an argument has a problem, because some invalid values do not fit into a request.
+
+    problem: in words; empty if there is none.
+    """
     if problem:
         raise ClusterError(code, f"scope {scope!r}: {problem}")
 

@@ -1,13 +1,13 @@
 """An asyncio consumer of share groups: topics as work queues (KIP-932).
 
-The consumer has a share session with each leader of an assigned partition, on a connection of its own.  When that
-connection is lost, the broker releases the records of the session at once.  A session has one request in flight.
-Acknowledgements that are made meanwhile share the next request.  The consumer fetches only when its buffer is empty, so
-that records in the buffer are not locked for longer than necessary.
+The consumer has a share session with each leader of an assigned partition.  Each session has a connection of its own.
+When this connection is lost, the broker releases the records of the session at once.  A session has one request in
+flight.  Acknowledgements that are made meanwhile share the next request.  The consumer fetches only when its buffer is
+empty, so that records in the buffer are not locked for longer than necessary.
 
-Requests run in tasks of their own, not in the user's calls: after a cancelled request, client and broker would have
-different epochs of the session, and the broker would end it.  A leader that cannot be found or reached does not delay
-the records of other leaders.
+Requests run in tasks of their own, not in the user's calls.  If a user's cancel cancelled a request, client and broker
+would have different epochs of the session, and the broker would end it.  A leader that cannot be found or reached does
+not delay the records of other leaders.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Ack(NamedTuple):
 
 
 class RecordLock(NamedTuple):
-    """The lock on a record.  until_s: the loop's time by which the broker has certainly released it."""
+    """The lock on a record.  until_s: the loop time, in seconds, by which the broker has certainly released it."""
 
     place: Place
     until_s: float
@@ -83,10 +83,10 @@ class ShareSession:
     """The share session at one broker.
 
     places: the share partitions of the session.
-    locks: the locked records, by topic, partition and offset.  Meanwhile their partitions may have been assigned to
-    other members, or have other leaders.  The broker limits the number of locks in a partition.
-    acks: acknowledgements for the next request.
-    is_fetching, is_flushing: whether a task looks for records, and whether one sends acknowledgements.
+    locks: the locked records, by topic, partition and offset.  Their partitions may since have been assigned to other
+    members, or have other leaders.  The broker limits the number of locks in a partition.
+    acks: the acknowledgements for the next request.
+    is_fetching: a task fetches records.  is_flushing: a task sends acknowledgements.
     """
 
     def __init__(self, address: Address, connection: KafkaConnection) -> None:
@@ -114,11 +114,11 @@ class ShareConsumer:
     Args:
         bootstrap: `HOST:PORT`, several with commas or as a list.
         group: the name of the share group.
-        topics: the topics from which it gets records.
+        topics: the topics from which the consumer gets records.
         max_records: the approximate number of records in one answer, at least 1.  A producer's batch is not divided.
 
     Raises:
-        ConfigError: an argument is empty or out of range; lists all of them.
+        ConfigError: arguments are empty or out of range; the error lists all of these.
         ClusterError: `bootstrap` is malformed.
     """
 
@@ -144,7 +144,7 @@ class ShareConsumer:
         """Topic names by id, including deleted topics, because records of these may be locked."""
         self._sessions: dict[Address, ShareSession] = {}
         self._records: deque[tuple[ShareSession, ShareRecord]] = deque()
-        """Each with the session that has locked it."""
+        """The fetched records, each with the session that has locked it."""
         self._news = asyncio.Event()
         self._heart: asyncio.Task[None] | None = None
         self._tasks = BackgroundTasks(self._broken)
@@ -152,7 +152,7 @@ class ShareConsumer:
         self._failure: ClusterError | None = None
         """Raised by every call of `get`."""
         self._trouble: ClusterError | None = None
-        """Raised once: a batch that could not be read, or a leader that may not be looked up."""
+        """Raised once: a batch could not be read, or this client is not allowed to look up a leader."""
 
     async def __aenter__(self) -> Self:
         await self._cluster.__aenter__()
@@ -253,7 +253,7 @@ class ShareConsumer:
         await self._acknowledge(record, _REJECT)
 
     async def renew(self, record: ShareRecord) -> None:
-        """Renew the lock of a record whose processing takes long.  Raises: as `accept`."""
+        """Renew the lock on a record whose processing takes long.  Raises: as `accept`."""
         await self._acknowledge(record, _RENEW)
 
     # --- membership ---
@@ -269,7 +269,7 @@ class ShareConsumer:
                     self._failure = error
                     self._news.set()
                     return
-            # A member without partitions sends its next heartbeat early: share partitions may be initialized by then.
+            # Without partitions, the next heartbeat is early, because share partitions may be initialized by then.
             is_settled = self._assigned and not self._nameless()
             await asyncio.sleep(self._interval_s if is_settled else min(self._interval_s, RETRY_PAUSE_S))
 
@@ -316,7 +316,7 @@ class ShareConsumer:
     # --- sessions ---
 
     def _look(self) -> None:
-        """Begin a fetch at every leader of an assigned partition that is known, and look up the others."""
+        """Begin a fetch at every known leader of an assigned partition, and look up the leaders that are not known."""
         by_leader: dict[Address, set[Place]] = {}
         unknown: list[tuple[str, int]] = []
         for topic_id, index in sorted(self._assigned):
@@ -339,7 +339,7 @@ class ShareConsumer:
             if not session.is_fetching:
                 session.is_fetching = True
                 self._tasks.begin(self._fetch(session, frozenset(places)))
-        if not unknown:  # else a session that seems unused may be that of the leader of an unknown partition
+        if not unknown:  # else a session that seems unused may belong to a leader that is being looked up
             for unused in [each for address, each in self._sessions.items() if address not in by_leader]:
                 self._end_if_idle(unused)
 
@@ -358,7 +358,7 @@ class ShareConsumer:
             errors = [each for each in await asyncio.gather(*map(self._find_leader, partitions)) if each is not None]
             self._trouble = next((each for each in errors if not each.retriable), self._trouble)
             if errors:
-                self._news.set()  # for the leaders that were found
+                self._news.set()  # so that the leaders that were found are used before the pause ends
                 await asyncio.sleep(RETRY_PAUSE_S)
         finally:
             self._is_looking_up = False
@@ -389,7 +389,7 @@ class ShareConsumer:
             answers = [(topic.topic_id, each) for topic in reply.responses for each in topic.partitions]
             for topic_id, answer in answers:
                 self._take(session, RecordLock((topic_id, answer.partition_index), until_s), answer)
-            # Without records of this session, no call of the user would send these acknowledgements.
+            # If the user gets no records of this session, no call of the user sends these acknowledgements.
             if session.acks and all(owner is not session for owner, _ in self._records):
                 self._begin_flush(session)
             if not self._records and any(answer.error_code for _, answer in answers):
@@ -491,8 +491,8 @@ class ShareConsumer:
     def _valid(self, session: ShareSession) -> list[_Ack]:
         """Take the acknowledgements that wait, and refuse the invalid ones.
 
-        An acknowledgement is invalid if its record has no lock, or if an earlier one of another kind settles the
-        record.  A request can have only one acknowledgement for each record.
+        An acknowledgement is invalid if its record is not locked, or if an earlier acknowledgement of another kind
+        settles the record.  A request can have only one acknowledgement for each record.
         """
         now_s = asyncio.get_running_loop().time()
         settled: dict[tuple[str, int, int], int] = {}
@@ -510,10 +510,10 @@ class ShareConsumer:
         return valid
 
     async def _send(self, session: ShareSession, acks: list[_Ack]) -> None:
-        """Send acknowledgements in one request, and settle each of them in any case.
+        """Send acknowledgements in one request.  On return, each of them has an outcome.
 
         The broker applies the acknowledgements of a partition together or not at all.  If it refuses them because the
-        lock of some record is lost, they are sent again in two halves, until only that record is refused.
+        lock on one record is lost, they are sent again in two halves, until only that record is refused.
         """
         offsets: dict[Place, set[int]] = {}
         for ack in acks:

@@ -1,8 +1,8 @@
-"""Offsets of share groups (KIP-932), for administrators: where each share partition starts, and its lag.
+"""Offsets of share groups (KIP-932), for administrators: the start offset and the lag of each share partition.
 
 A share group has no committed offsets.  Its coordinator stores the start offset of each share partition: the first
-record that is neither accepted nor archived.  Records after it may already be accepted or archived, so the lag may be
-smaller than the distance to the log end, and only the coordinator knows it.
+record that is neither accepted nor archived.  Records after it may already be accepted or archived.  So the lag may be
+smaller than the distance to the log end, and only the coordinator knows the lag.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ NEWEST: Final = {
     Api.ALTER_SHARE_GROUP_OFFSETS: 0,
     Api.DELETE_SHARE_GROUP_OFFSETS: 0,
 }
-"""The newest version of each request about share groups that is sent."""
+"""For each request about share groups, the newest version to send."""
 
 
 class ShareOffset(NamedTuple):
-    """Where a share group is in a partition.
+    """The state of a share group in one partition.
 
-    start: first offset that is not done; None if no member has read the partition yet, or if it is unknown.
-    lag: number of records that are not done; None if it is unknown.
-    problem: why the coordinator does not know the start, in words.
+    start: the offset of the first record that is neither accepted nor archived; None if no member has read the
+        partition yet, or if it is unknown.
+    lag: the number of records that are neither accepted nor archived; None if it is unknown.
+    problem: the reason, in words, why the coordinator does not know the start; None without a problem.
     """
 
     start: int | None
@@ -77,10 +78,10 @@ class ShareOffsets:
     async def alter(
         self, group: str, starts: Mapping[Partition, int], timeout_s: float
     ) -> dict[Partition, ClusterError]:
-        """Set the start offsets of share partitions; return the refused partitions.  The group must have no members.
+        """Set the start offsets of share partitions; return the errors of the refused partitions.
 
-        All records from the start on are available again, also those that were accepted.  A missing group is created.
-        The offsets that are not refused are durable.
+        The group must have no members; a missing group is created.  All records from the start on are available again,
+        including those that were accepted.  All offsets that are not refused are durable on return.
 
         Raises:
             ClusterError: GROUP_ID_NOT_FOUND (a group of another type has this name), NON_EMPTY_GROUP, TIMED_OUT.
@@ -117,9 +118,9 @@ class ShareOffsets:
         return await self._calls.call(group, timeout_s, attempt)
 
     async def delete(self, group: str, topics: Collection[str], timeout_s: float) -> dict[str, ClusterError]:
-        """Delete the offsets of whole topics; return the refused topics.  The group must have no members.
+        """Delete the offsets of whole topics; return the errors of the refused topics.
 
-        A topic without offsets is not refused.
+        The group must have no members.  A topic without offsets is not refused.
 
         Raises:
             ClusterError: GROUP_ID_NOT_FOUND (not a share group), NON_EMPTY_GROUP, TIMED_OUT.
@@ -144,7 +145,7 @@ class ShareOffsets:
 
 
 def _unless_retriable(refusals: dict[K, ClusterError]) -> dict[K, ClusterError]:
-    """Return the refusals, or raise the first that a repetition of the request may avoid."""
+    """Return the refusals.  Raises: ClusterError: the first retriable one, so that the request is repeated."""
     for error in refusals.values():
         if error.retriable:
             raise error
@@ -152,7 +153,7 @@ def _unless_retriable(refusals: dict[K, ClusterError]) -> dict[K, ClusterError]:
 
 
 def _reason(answer: Any) -> str:
-    """Return the broker's own text about an error, as the end of a message; may be empty."""
+    """Return the broker's explanation of an error, to be appended to a message; may be empty."""
     return f": {answer.error_message}" if answer.error_message else ""
 
 

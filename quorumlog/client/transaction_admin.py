@@ -1,7 +1,7 @@
 """The transactions of a cluster, for administrators: a client of their coordinators.
 
-The coordinator of a transactional id knows its producer, its state and its partitions.  `transaction_logs` has the
-other view: the transactions that are open in the logs of partitions.
+The coordinator of a transactional id knows its producer, its state and its partitions.  `transaction_logs` finds the
+transactions that are open in the logs of partitions.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class ListedTransaction(NamedTuple):
 class TransactionDescription(NamedTuple):
     """A transactional id and its transaction.
 
-    started_ms: ms since the epoch; None if no transaction is open.
-    partitions: those that the open transaction writes to, ascending.
+    timeout_ms: the timeout of the producer's transactions.
+    started_ms: ms since 1970; None if no transaction is open.
+    partitions: the partitions to which the open transaction writes, ascending.
     """
 
     transactional_id: str
@@ -60,7 +61,7 @@ class TransactionDescription(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Return whether some partition may lack the marker that ends the transaction."""
+        """Return whether a transaction is open: some of its partitions may lack the marker that ends it."""
         return self.state == ONGOING or self.is_decided
 
     @property
@@ -89,8 +90,8 @@ class TransactionClient:
     ) -> list[ListedTransaction]:
         """Return the transactional ids of all coordinators, ascending.
 
-        states, producer_ids: empty for all.  longer_than_ms: only transactions that are open for longer, by the clock
-        of their coordinator.
+        states, producer_ids: empty: all.  longer_than_ms: only transactions that have been open for longer, by the
+        clock of their coordinator.
 
         Raises:
             ClusterError: TIMED_OUT, naming a broker that does not answer, or whose coordinators are still loading;
@@ -164,7 +165,7 @@ class TransactionClient:
     async def describe_answered(
         self, transactional_ids: Collection[str], timeout_s: float
     ) -> Answers[TransactionDescription]:
-        """Return those of the transactional ids that exist, and whose coordinators answer in time.
+        """Return descriptions of the transactional ids that exist and whose coordinators answer in time.
 
         Raises:
             ClusterError: a final refusal of a coordinator.
@@ -190,13 +191,13 @@ class TransactionClient:
     async def abort(self, found: TransactionDescription, timeout_s: float) -> None:
         """Abort the transaction of a description, and fence its producer; return once every partition has its marker.
 
-        The request names the producer, so a transaction that another producer began meanwhile is not aborted.  A
-        transaction of a scope is aborted as its producer would do it, because no other producer may have its id.  The
-        scope cannot name this producer as a winner any more.
+        The request names the producer, so a transaction that another producer began meanwhile is not aborted.  For a
+        producer of a scope, the request is EndTxn, as its own abort would be, because no other producer may use its
+        id.  The end of the scope can then no longer name this producer as a winner.
 
         Raises:
             ClusterError: PRODUCER_FENCED: another producer has taken the transactional id;
-                INVALID_PRODUCER_ID_MAPPING: likewise, or the transaction of a scope has ended meanwhile;
+                INVALID_PRODUCER_ID_MAPPING: likewise, or the producer's scope has ended meanwhile;
                 TIMED_OUT: the transaction may be aborted, and some partitions may lack its marker.
         """
         name = found.transactional_id
@@ -209,18 +210,18 @@ class TransactionClient:
             repeats, may_be_done = may_be_done, True
             producer = {"producer_id": found.producer_id, "producer_epoch": found.producer_epoch}
             values: dict[str, Any] = {"transactional_id": name, **producer}
-            if is_of_scope:  # raises the epoch, from version 5 on
+            if is_of_scope:  # from version 5 on, EndTxn raises the epoch, and so fences the producer
                 reply = await self._calls.ask(connection, Api.END_TXN, values | {"committed": False}, left_s)
             else:
                 values["transaction_timeout"] = min(found.timeout_ms, _FENCE_TIMEOUT_MS)
                 reply = await self._calls.ask(connection, Api.INIT_PRODUCER_ID, values, left_s)
             match reply.error_code:
                 case KafkaCode.NONE | KafkaCode.CONCURRENT_TRANSACTIONS:
-                    return  # it has ended, or the coordinator has decided to abort it
+                    return  # the transaction has ended, or the coordinator has decided to abort it
                 case KafkaCode.PRODUCER_FENCED | KafkaCode.INVALID_PRODUCER_EPOCH if repeats:
-                    return  # by the attempt whose answer was lost
+                    return  # fenced by an earlier attempt, whose answer was lost
                 case KafkaCode.INVALID_PRODUCER_ID_MAPPING if repeats and is_of_scope:
-                    return  # likewise, and the coordinator has deleted the id since, because it was complete
+                    return  # likewise, and the id was deleted since, because its transaction was complete
                 case code:
                     raise refused(code, self._calls.name_of(name))
 
@@ -236,7 +237,7 @@ class TransactionClient:
                 now = await self.describe(found.transactional_id, max(deadline - loop.time(), _LOOK_MIN_S))
             except ClusterError as error:
                 if error.code == ApiError.TRANSACTIONAL_ID_NOT_FOUND:
-                    return  # only complete ones are deleted: those of a scope at once
+                    return  # ids are deleted only after their transactions; ids of a scope at once
                 raise
             if not now.is_open or (now.producer_id, now.started_ms) != (found.producer_id, found.started_ms):
                 return

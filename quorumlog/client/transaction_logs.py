@@ -1,13 +1,13 @@
 """The transactions that are open in the logs of partitions, and those among them that hang.
 
-A transaction hangs if nothing will end it: it is open in a log, but its coordinator does not know it, for example
-because an unclean election lost its marker.  A transaction that is open for longer than its timeout counts as well,
-because its coordinator should have aborted it.
+A transaction hangs if nothing will end it: it is open in a log, but no coordinator knows it, for example because an
+unclean election lost its marker.  A transaction that is open for much longer than its timeout counts as well, because
+its coordinator should have aborted it.
 
 Theory of operation.  A leader asks the coordinator before it appends the first record of a transaction (KIP-890), and
-the coordinator drops a transaction only after all its markers are committed.  So the coordinator must know a
-transaction that was open in a log both before and after the coordinator was asked.  If it does not, nothing will end
-the transaction.  No clock is involved, and a transaction that begins or ends meanwhile is never reported.
+the coordinator drops a transaction only after all its markers are committed.  So if a transaction was open in a log
+both before and after the coordinator was asked, the coordinator must know it.  Otherwise, nothing will end the
+transaction.  This check needs no clock, and never reports a transaction that begins or ends meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
 OVERDUE_MS: Final = 60_000
-"""How far a transaction must be beyond its timeout.  The coordinator needs a moment to abort it, and clocks differ."""
+"""A transaction is overdue if it exceeds its timeout by this much.  The coordinator needs a moment for the abort, and
+clocks differ."""
 _DESCRIBE_PRODUCERS_VERSION: Final = 0
 _WRITE_MARKERS_VERSION: Final = 1
 
@@ -53,9 +54,10 @@ class OpenTransaction(NamedTuple):
 
 
 class StableRange(NamedTuple):
-    """How far a partition can be read: the last stable offset by readers of committed records, the watermark by others.
+    """The offsets up to which a partition can be read.
 
-    problem: why they are unknown (None), in words.
+    last_stable_offset: for readers of committed records.  high_watermark: for all other readers.
+    problem: the reason, in words, why an offset is unknown (None); None without a problem.
     """
 
     last_stable_offset: int | None
@@ -64,7 +66,7 @@ class StableRange(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """Return the number of offsets that open transactions hold back from readers of committed records."""
+        """Return the number of offsets that readers of committed records cannot read because of open transactions."""
         if self.last_stable_offset is None or self.high_watermark is None:
             return None
         return max(self.high_watermark - self.last_stable_offset, 0)
@@ -73,9 +75,9 @@ class StableRange(NamedTuple):
 class Hanging(NamedTuple):
     """A transaction that nothing will end.
 
-    known: the coordinator's description of the producer; None if it does not know the producer.
-    overdue: the coordinator knows the transaction, and it is open for longer than its timeout.
-    stable: how far the partition's readers of committed records can read.
+    known: the coordinator's description of the producer; None if no coordinator knows the producer.
+    overdue: the coordinator knows the transaction, which has been open for much longer than its timeout.
+    stable: the offsets up to which the partition can be read.
     """
 
     transaction: OpenTransaction
@@ -85,12 +87,13 @@ class Hanging(NamedTuple):
 
 
 class OpenInLogs(NamedTuple):
-    """The transactions that hold back readers.
+    """The open transactions that limit readers of committed records.
 
     known: the producers that a coordinator knows, by producer id.
-    hanging: by partition and offset.
-    problems: the partitions that could not be examined, or only in part, and why.
-    missing: names a coordinator without whose answer some transactions could not be judged; None if all were judged.
+    hanging: the transactions that hang, ordered by partition and offset.
+    problems: for each partition that could not be examined completely, the reason.
+    missing: the error of a coordinator that did not answer, so that some transactions could not be judged; None if all
+        were judged.
     """
 
     opened: tuple[OpenTransaction, ...]
@@ -104,7 +107,8 @@ class OpenInLogs(NamedTuple):
 class KnownProducers(NamedTuple):
     """The producers that coordinators know, by producer id.
 
-    missing: names coordinators that did not answer in time, so that they may know further ones; None if all answered.
+    missing: an error that names coordinators that did not answer in time, and may know further producers; None if all
+        answered.
     """
 
     by_id: Mapping[int, TransactionDescription]
@@ -114,13 +118,13 @@ class KnownProducers(NamedTuple):
 async def stable_ranges(
     cluster: Cluster, partitions: Iterable[Partition], timeout_s: float
 ) -> dict[Partition, StableRange]:
-    """Return how far each partition can be read.
+    """Return the offsets up to which each partition can be read.
 
     Raises:
         ClusterError: no broker answers at all.
     """
     wanted = dict.fromkeys(partitions, LATEST)
-    stables = await list_offsets(cluster, wanted, timeout_s, committed_only=True)  # first, so that it is not ahead
+    stables = await list_offsets(cluster, wanted, timeout_s, committed_only=True)  # first: never above the watermark
     answered = {key: LATEST for key, stable in stables.items() if isinstance(stable, int)}
     ends = await list_offsets(cluster, answered, timeout_s)  # a leader that hangs is awaited only once
     found = {}
@@ -137,7 +141,7 @@ async def stable_ranges(
 async def open_transactions(
     cluster: Cluster, partitions: Iterable[Partition], timeout_s: float
 ) -> dict[Partition, tuple[OpenTransaction, ...] | ClusterError]:
-    """Return the transactions that are open in the log of each partition, by their offsets, or an error.
+    """Return, for each partition, the transactions that are open in its log, ascending by offset, or an error.
 
     Raises:
         ClusterError: no broker answers at all.
@@ -178,13 +182,13 @@ async def open_transactions(
 async def look_at_logs(
     client: TransactionClient, cluster: Cluster, partitions: Collection[Partition], now_ms: int, timeout_s: float
 ) -> OpenInLogs:
-    """Return the transactions that hold back readers of committed records in these partitions, and which of them hang.
+    """Return the open transactions that limit readers of committed records in these partitions, and those that hang.
 
-    Without the answer of its coordinator, a transaction would seem to hang.  So while a coordinator does not answer,
-    transactions whose producers no other coordinator knows are not judged, and their partitions count as problems.
+    Without the answer of its coordinator, a transaction would seem to hang.  So if a coordinator does not answer,
+    transactions whose producers no other coordinator knows are not judged, and their partitions are among the problems.
 
-    now_ms: the current time, in ms since the epoch.
-    timeout_s: for each question, of which a broker that hangs delays two.
+    now_ms: the current time, in ms since 1970.
+    timeout_s: the time limit of each step.  A broker that hangs delays two steps.
 
     Raises:
         ClusterError: no broker answers at all, or a final refusal of a coordinator.
@@ -198,7 +202,7 @@ async def look_at_logs(
     if missing is not None:
         unjudged = {each for each in opened if each.producer_id not in known}
         for each in unjudged:
-            problems[each.key] = f"producer {each.producer_id} may be known to others: {missing.message}"
+            problems[each.key] = f"another coordinator may know producer {each.producer_id}: {missing.message}"
     strangers = {each for each in opened if not is_known(each, known)} - unjudged
     strangers &= set(await _opened(cluster, {each.key for each in strangers}, timeout_s, problems))  # still open
     hanging = []
@@ -224,7 +228,7 @@ async def _opened(
 
 
 async def producers_known(client: TransactionClient, producer_ids: Collection[int], timeout_s: float) -> KnownProducers:
-    """Return the coordinators' descriptions of producers.
+    """Return the coordinators' descriptions of producers, for the producer ids that they know.
 
     Raises:
         ClusterError: no coordinator answers, or a final refusal of one.
@@ -237,7 +241,7 @@ async def producers_known(client: TransactionClient, producer_ids: Collection[in
 
 
 def is_known(transaction: OpenTransaction, known: Mapping[int, TransactionDescription]) -> bool:
-    """Return whether the coordinator will end a transaction in this partition."""
+    """Return whether a coordinator knows the transaction, and so will end it in this partition."""
     description = known.get(transaction.producer_id)
     return description is not None and description.is_open and transaction.key in description.partitions
 
@@ -252,8 +256,8 @@ def is_overdue(description: TransactionDescription, now_ms: int) -> bool:
 async def abort_in_log(cluster: Cluster, transaction: OpenTransaction, timeout_s: float) -> None:
     """Write the marker that aborts a transaction in one log; return once it is committed.
 
-    The coordinator is not asked.  A transaction that it knows must be aborted by it instead, because this one could
-    commit the other partitions.  Repeating the call is harmless.
+    The coordinator is not asked.  If it knows the transaction, use `TransactionClient.abort` instead, because the
+    coordinator could still commit the transaction in its other partitions.  Repeating the call is harmless.
 
     Raises:
         ClusterError: TIMED_OUT: the marker may be written; or the leader's refusal.
@@ -283,7 +287,7 @@ async def abort_in_log(cluster: Cluster, transaction: OpenTransaction, timeout_s
         ]
         code = codes[0] if len(codes) == 1 else int(KafkaCode.UNKNOWN_SERVER_ERROR)
         if code == KafkaCode.INVALID_PRODUCER_EPOCH:
-            text = f"{key[0]}-{key[1]}: producer {transaction.producer_id} has a later epoch there meanwhile"
+            text = f"{key[0]}-{key[1]}: producer {transaction.producer_id} now has a later epoch in this partition"
             raise ClusterError(ApiError.INVALID_PRODUCER_EPOCH, text, "kctl transactions find-hanging")
         if code:
             error = refused(code, f"{key[0]}-{key[1]}: the marker of producer {transaction.producer_id}")

@@ -102,15 +102,15 @@ MUTANTS = (
     Mutant(
         "the abort of a transaction of a scope fails once the transaction is deleted",
         TRANSACTION_ADMIN,
-        "                if error.code == ApiError.TRANSACTIONAL_ID_NOT_FOUND:\n                    return  # only",
-        "                if False:\n                    return  # only",
+        "                if error.code == ApiError.TRANSACTIONAL_ID_NOT_FOUND:\n                    return  # ids",
+        "                if False:\n                    return  # ids",
         (f"{ADMIN_OF_TRANSACTIONS}::test_a_transaction_whose_id_no_longer_exists_has_ended",),
     ),
     Mutant(
         "a coordinator that does not answer has aborted the transaction",
         TRANSACTION_ADMIN,
-        "                if error.code == ApiError.TRANSACTIONAL_ID_NOT_FOUND:\n                    return  # only",
-        "                if True:\n                    return  # only",
+        "                if error.code == ApiError.TRANSACTIONAL_ID_NOT_FOUND:\n                    return  # ids",
+        "                if True:\n                    return  # ids",
         (f"{ADMIN_OF_TRANSACTIONS}::test_an_error_of_the_coordinator_is_no_end",),
     ),
     Mutant(

@@ -143,7 +143,7 @@ async def test_a_transaction_whose_coordinator_may_not_have_answered_is_not_judg
     coordinators.missing = ClusterError("TIMED_OUT", "broker 2: no answer", retriable=True)
     found = await logs.look(coordinators)
     assert (found.hanging, found.opened, found.missing) == ((), (OPEN,), coordinators.missing)
-    assert found.problems == {KEY: "producer 7 may be known to others: broker 2: no answer"}
+    assert found.problems == {KEY: "another coordinator may know producer 7: broker 2: no answer"}
 
 
 @pytest.mark.parametrize(("known", "count"), [(described(), 0), (described("CompleteCommit", (), None), 1)])

@@ -94,7 +94,7 @@ def test_a_hanging_transaction_is_found_while_another_coordinator_does_not_answe
     tool.mute(2)
     code, rows, message = tool.say("transactions", "find-hanging")
     assert (code, [row["producer_id"] for row in rows]) == (4, [8])
-    assert message.startswith("2 partitions could not be examined; orders-0: producer 9 may be known to others: ")
+    assert message.startswith("2 partitions could not be examined; orders-0: another coordinator may know producer 9: ")
     assert "broker 2: " in message
 
 
