@@ -26,7 +26,10 @@ BALANCE_BATCH = 1_000
 
 
 class Election(msgspec.Struct, frozen=True):
-    """The election of one partition; leader and epoch are those after it, -1 if the partition does not exist."""
+    """The election of one partition.
+
+    leader, leader_epoch: the values after the election; -1 if the partition does not exist.
+    """
 
     topic: str
     index: int
@@ -42,8 +45,8 @@ def elect_leaders(
     """Decide elections on request, each partition independently.
 
     policy: PREFERRED or UNCLEAN.
-    partitions: (topic name, index) each; empty: all that need an election, at most one batch; the answer then contains
-    only the elected ones.
+    partitions: (topic name, index) of each partition.  If it is empty, leaders are elected for all partitions that need
+    an election, at most one batch, and the answer contains only these.
     """
     assert policy in (Policy.PREFERRED, Policy.UNCLEAN), f"{policy} cannot be requested"
     eligible = Eligibility(image)
@@ -87,7 +90,7 @@ def _named(image: ClusterImage, partitions: Sequence[tuple[str, int]]) -> Iterat
 
 
 def _needing(image: ClusterImage, policy: Policy, eligible: Eligible) -> Iterator[_Asked]:
-    """Yield the partitions that such an election changes, at most one batch."""
+    """Yield the partitions that an election with this policy would change, at most one batch."""
     found = _misplaced(image, sorted(image.topics), eligible)
     if policy is Policy.UNCLEAN:
         found = _leaderless(image, eligible)

@@ -3,13 +3,14 @@
 Theory of operation.  A broker epoch is the offset of a registration.  A request with an older epoch is refused, so late
 requests of an earlier incarnation change nothing.  A registration by a new incarnation fails the old one: the batch
 that registers it, fenced, also removes it from every ISR and leadership.  So a broker that restarts with less data than
-before is never treated as in sync.  A broker is unfenced by the heartbeat that reports that it has applied its own
-registration (and, after a fencing, the fencing).
+before is never treated as in sync.  A broker is unfenced when its heartbeat reports that it has applied its own
+registration and any later fencing.
 
-Duplicate ids: a data directory is locked by the process that uses it.  A registration that brings a directory of the
-registered broker therefore comes from that broker after a restart, and is accepted immediately.  A registration that
-brings none of them, while heartbeats of the registered broker arrive, comes from another broker with the same id and is
-refused.
+Duplicate ids: a data directory is locked by the process that uses it.  A registration with a directory of the
+registered broker therefore comes from that broker after a restart, and is accepted immediately.  A registration with
+none of its directories comes from another broker with the same id.  It is refused while heartbeats of the registered
+broker arrive, unless that broker has completed a controlled shutdown.  A registration of a process that started before
+the registered one is also refused during that time: it is either late, or its directories were restored from a backup.
 
 A heartbeat is decided repeatedly, each time on the image that includes its own earlier records, until nothing changes;
 each step is one valid batch.  The times of heartbeats are soft state of the shell, never in the image.
@@ -51,6 +52,8 @@ _WILDCARDS = ("", "*", "0.0.0.0", "::", "[::]")
 
 
 class Registered(msgspec.Struct, frozen=True):
+    """broker_epoch: -1 if the registration is refused."""
+
     outcome: Outcome
     broker_epoch: int = NO_OFFSET
 
@@ -67,6 +70,9 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True):
+    """caught_up: whether the broker has applied its own registration.  should_shutdown: whether it may stop now.
+    leaders_left: number of partitions that it leads."""
+
     outcome: Outcome
     fenced: bool = True
     caught_up: bool = False
@@ -115,8 +121,8 @@ def register(image: ClusterImage, request: RegisterBroker, *, session_live: bool
         return _amend(old, request)
     common = set(old.directory_ids).intersection(request.directory_ids)
     has_stopped = old.fenced and old.in_controlled_shutdown
-    # A fenced broker that sends heartbeats runs as well: it may recover its logs.  Without its directories, even the
-    # last members of its ISRs would count as lost.
+    # A fenced broker that sends heartbeats is also running; it may be recovering its logs.  A registration without its
+    # directories would make its replicas count as lost, even where they are the last members of an ISR.
     if session_live and not has_stopped and not common:
         return Decision(
             Registered(
@@ -178,7 +184,7 @@ def _refuse_registration(image: ClusterImage, request: RegisterBroker) -> Outcom
 
 
 def _amend(old: BrokerImage, request: RegisterBroker) -> Decision[Registered]:
-    """Decide a repeated registration of the same incarnation: a retry, or a new address.  Its epoch stays."""
+    """Decide a repeated registration of the same incarnation: a retry, or a new address.  The broker epoch stays."""
     if set(old.directory_ids) != set(request.directory_ids):
         return Decision(
             Registered(
@@ -200,13 +206,15 @@ def _amend(old: BrokerImage, request: RegisterBroker) -> Decision[Registered]:
 
 
 def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> Lost:
-    """Return a predicate: whether a replica of this broker may lack records for which it is in the ISR.
+    """Return a predicate that says whether a replica of this broker may lack records that an ISR member must have.
 
-    It holds for replicas on a missing directory.  If any directory is missing, it also holds for replicas whose
-    directory was never reported.  After an unclean stop, it holds for the replicas of topics with write.caching, since
-    acknowledged records may never have reached the disk; a sole replica is exempt, since no other one could hold more.
+    It is true for replicas on a missing directory.  If any directory is missing, it is also true for replicas whose
+    directory was never reported.  After an unclean stop, it is true for replicas of topics with write.caching, since
+    acknowledged records may never have reached the disk.  A sole replica is exempt, since no other replica could hold
+    more records.
     """
-    # A process that ends between its registration and the reply has left the mark of the clean stop before it.
+    # If the previous process ended before it received its broker epoch, it wrote nothing, and the mark of the clean
+    # stop before it is still on the disk.
     clean = request.previous_broker_epoch in {old.epoch, old.clean_epoch} - {NO_OFFSET}
     all_there = set(old.directory_ids) <= set(request.directory_ids)
 
@@ -237,7 +245,7 @@ def fence(image: ClusterImage, broker_id: int) -> Decision[None]:
 
 
 def elect_leaderless(image: ClusterImage) -> Decision[None]:
-    """Elect leaders where possible for partitions without one, which a failed controller may have left."""
+    """Elect leaders, where possible, for the partitions without one that a failed controller may have left."""
     changes = elections(image, cause_offset=NO_OFFSET)
     return Decision(None, tuple(changes), more=len(changes) == RECORDS_PER_BATCH_MAX)
 
@@ -251,10 +259,10 @@ class Unregistered(msgspec.Struct, frozen=True):
 
 
 def unregister(image: ClusterImage, broker_id: int, *, validate_only: bool = False) -> Decision[Unregistered]:
-    """Unregister a broker permanently: only if it is fenced and has no replicas, so that no data is lost.
+    """Unregister a broker permanently, if it is fenced and has no replicas.
 
-    The replicas of a dead broker must be reassigned first.  Partitions whose only replica was there have lost their
-    records; that requires a decision about those topics, and must not be a side effect.
+    The replicas of a dead broker must be reassigned first.  A partition whose only replica was on this broker has lost
+    its records.  An operator must decide about its topic; the loss must not be a side effect of unregistering.
     """
     broker = image.brokers.get(broker_id)
     refusal = None
@@ -337,10 +345,10 @@ def _shut_down(
 ) -> Decision[HeartbeatAnswer]:
     """Decide a step of a controlled shutdown.
 
-    First leaderships move, then the broker leaves all ISRs of which it is not the last member, then it may stop.  It
-    may stop once every other unfenced broker has applied those records, so that clients are no longer sent to it.
-    Brokers apply whole batches, so a broker that has applied the last record about this broker has applied the moves
-    as well.
+    First the broker loses its leaderships, and leaves the ISRs of which it is not the last member.  Once every other
+    unfenced broker has applied these changes, clients are no longer sent to this broker: it is fenced and may stop.
+    Brokers apply whole batches, so a broker that has applied the last record about this broker has applied these
+    changes as well.
     """
     if broker.fenced:
         return Decision(_answer(image, broker, request, should_shutdown=True))
@@ -361,7 +369,7 @@ def _shut_down(
 
 
 def allocate_producer_ids(image: ClusterImage, broker_id: int, broker_epoch: int) -> Decision[ProducerIdBlock]:
-    """Give a broker the next block of producer ids.  A block is never given twice, even if its answer was lost."""
+    """Allocate the next block of producer ids to a broker.  No block is allocated twice, even if an answer was lost."""
     refusal = check_broker(image, broker_id, broker_epoch)
     if refusal is not None:
         return Decision(ProducerIdBlock(refusal))

@@ -4,16 +4,17 @@ Each resource of a request is independent: all of its changes are made, or none.
 else the cluster's value of the same key, else the default; the tables are in `metadata.image.topic_configs`.
 
 Two keys affect which replicas may lead, so their change has further effects.  A change of min.insync.replicas clears
-the eligible leader replicas of the partitions concerned in the same batch, because the old value determined them.  A
-partition without any ISR keeps them: no other replica is known to hold the acknowledged records.  (If the records do
-not fit one batch, earlier batches clear them and the change itself comes last.  So if the controller fails in between,
-the config is unchanged.)  After unclean elections are allowed, leaders are elected where that is now possible.
+the eligible leader replicas (ELR) of the affected partitions in the same batch, because the old value determined them.
+A partition with an empty ISR keeps its ELR, since no other replica is known to hold the acknowledged records.  If the
+records do not fit into one batch, earlier batches clear the ELRs, and the last batch changes the config.  So if the
+controller fails in between, the config is unchanged.  When unclean elections become permitted, leaders are elected for
+partitions that can now have one.
 
-The default of a topic's min.insync.replicas is the value that a new topic would get, not 1, the default in the table:
-removing the config must not make a topic of three replicas unsafe.
+If a topic's min.insync.replicas is removed, the topic gets the value that a new topic would get, instead of the 1 in
+the table: removing the config must not make a topic of three replicas unsafe.
 
-Records of groups need level 2 of metadata.version, because older releases do not know them.  Their defaults and ranges
-depend on the cluster's configs (`metadata.image.group_configs`).
+Config records of groups need level 2 of metadata.version, because older releases do not know them.  The defaults and
+ranges of these configs depend on the cluster's configs (`metadata.image.group_configs`).
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ class Altered(msgspec.Struct, frozen=True):
 
 
 class Described(msgspec.Struct, frozen=True):
+    """source: `default`, or the scope that has set the value.  allowed: the permitted values, in words."""
+
     key: str
     value: str
     source: str
@@ -189,7 +192,7 @@ def _clearings(image: ClusterImage, configs: Sequence[Config]) -> Iterator[_Clea
             continue
         if config.scope is ConfigScope.TOPIC:
             topic_ids = [UUID(config.resource)]
-        else:  # the cluster's: concerns topics without a value of their own
+        else:  # the cluster's value applies to the topics without a value of their own
             own = image.configs
             topic_ids = [
                 each for each in sorted(image.topics) if MIN_ISR not in own.get((ConfigScope.TOPIC, each.hex), {})

@@ -27,17 +27,18 @@ class Decision(msgspec.Struct, Generic[T], frozen=True):
 
 
 def with_end(image: ClusterImage, decision: Decision[T]) -> Decision[tuple[T, int]]:
-    """Return the decision with the end offset of its records beside the reply.  image: the one it was decided on."""
+    """Return the decision with (reply, end offset of its records) as the reply.  image: the basis of the decision."""
     end_offset = image.end_offset + len(decision.records)
     return Decision((decision.reply, end_offset), decision.records, decision.more)
 
 
 def batch_with_head(head: Record, changes: Sequence[PartitionChange]) -> tuple[tuple[Record, ...], bool]:
-    """Return one batch of the consequences of `head`, and whether more follow.
+    """Return one batch with `head` and its consequences, and whether another batch must follow.
 
-    `changes` have the image's end, where `head` will be, as their cause.  If they do not fit into one batch, batches of
-    changes come first, without a cause in the log, and `head` comes in the last batch.  If the controller fails in
-    between, its successor finds that `head` is missing (a broker is still unfenced, for example) and does the rest.
+    The cause of each change is the image's end, the offset that `head` gets.  If the changes do not fit into one batch,
+    the first batches contain only changes, without a cause in the log, and the last batch contains `head`.  If the
+    controller fails in between, its successor finds that `head` is missing (for example, a broker is still unfenced),
+    and decides the rest.
     """
     if len(changes) < RECORDS_PER_BATCH_MAX:
         return (head, *changes), False

@@ -3,8 +3,9 @@
 Theory of operation.  A leader must hold every committed record.  The members of the ISR certainly do, and after them
 the eligible leader replicas (ELR).  A record is committed when the whole ISR holds it, and nothing more is committed
 while the ISR is smaller than min.insync.replicas.  Therefore a replica that leaves an ISR which falls below that size
-still holds all committed records until the ISR is large enough again; the ELR remembers it.  The effective size is
-never above the number of replicas (without those that a reassignment is adding), for the leader and here alike.
+still holds all committed records until the ISR is large enough again; the ELR contains it for that time.  The effective
+min.insync.replicas is at most the number of replicas, without those that a reassignment is adding.  The leader of the
+partition uses the same value.
 
 `elect` applies these rules to the replicas and the ISR that a decision requests:
 
@@ -18,8 +19,8 @@ never above the number of replicas (without those that a reassignment is adding)
 - Else there is no leader (`NO_LEADER`) until a member of ISR or ELR returns.  The last ISR members stay in the ISR.
 - A replica that no longer holds its data (its directory is missing, or it was written with caching and stopped
   uncleanly) is `lost`: in neither ISR nor ELR, even if it is the last one.
-- The ELR is empty whenever the ISR has the effective size.  A change of min.insync.replicas also empties it, since it
-  was filled under another rule, unless the ISR is empty.
+- The ELR is empty whenever the ISR has at least the effective min.insync.replicas.  A change of min.insync.replicas
+  also empties the ELR, since the old value determined its members, unless the ISR is empty.
 
 Because the last members stay in the ISR, no separate last known leader is needed.
 """
@@ -106,7 +107,8 @@ def elect(
     isr: the requested in-sync replicas; if empty or all lost, the previous ones stay, unless they are lost as well.
     min_isr: min.insync.replicas as configured, see `min_isr_of`.
     replicas: the requested assignment; None: unchanged.  Other replicas are in neither ISR nor ELR.
-    adding: those of `replicas` that are being added and do not count for the effective size; None: unchanged.
+    adding: the broker ids in `replicas` that are being added, and do not count for the effective min.insync.replicas;
+    None: unchanged.
     lost: brokers whose replica no longer holds its data.
     """
     order = partition.replicas if replicas is None else replicas
@@ -163,10 +165,11 @@ def change_to(
     removing: tuple[int, ...] | None = None,
     new_epoch: bool = False,
 ) -> PartitionChange | None:
-    """Return the record that gives the partition this state, or None if it already has it.  None for a list: unchanged.
+    """Return the record that gives the partition this state, or None if the partition already has it.
 
-    new_epoch: start a new leader epoch even under the same leader (a replica left the assignment).  An unclean election
-    is always recorded with that reason, because the possible loss matters most.
+    replicas, adding, removing: None if unchanged.
+    new_epoch: start a new leader epoch even under the same leader, because a replica left the assignment.
+    The record of an unclean election always has the reason UNCLEAN_ELECTION, because the possible loss matters most.
     """
     change = PartitionChange(
         topic_id=topic_id,
@@ -201,9 +204,10 @@ def departures(
 ) -> list[PartitionChange]:
     """Decide the effects of a broker that leaves its ISRs and leaderships: at most one batch plus one record.
 
-    concerned: those of its replicas that leave (all, or those on a failed directory).
-    lost: those that also leave ELRs, and ISRs even as the last member, because they no longer hold the data.
-    The cause is the record at the image's end.
+    concerned: whether a replica of the broker leaves.  By default, all leave.
+    lost: whether a replica no longer holds the data.  It then also leaves the ELR, and leaves an ISR even as the last
+    member.
+    The cause of each change is the record at the image's end.
     """
     return list(islice(_departures(image, broker_id, reason, concerned, lost), RECORDS_PER_BATCH_MAX + 1))
 

@@ -1,4 +1,4 @@
-"""How a request ended: an error of the contract, and its sentence for people."""
+"""The outcome of a request: an error code, and a message for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quorumlog.wire.errors import ApiError
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """`message`: the event and its cause; `next_step`: the next step, may be empty."""
+    """error: NONE for a success.  message: the problem and its cause.  next_step: the next step.  Both may be empty."""
 
     error: ApiError
     message: str = ""

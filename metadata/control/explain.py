@@ -1,7 +1,8 @@
 """The history of a partition in words.
 
-Every change has a reason, the record that caused it, and the previous change.  This module turns them into sentences.
-A change is a delta, so earlier values are known only from the creation on, or from the first change that sets them.
+Every change names its reason, the record that caused it, and the previous change.  This module turns them into
+sentences.  A change is a delta, so the previous value of a field is known only if an earlier record of the chain has
+the field.
 """
 
 from __future__ import annotations
@@ -60,11 +61,12 @@ _REASONS = {
 
 
 def reason_word(record: Partition | PartitionChange) -> str:
-    """Return the reason as a word of the contract: `created`, or the reason code in small letters."""
+    """Return the reason as a word for replies: `created`, or the name of the reason in lower case."""
     return "created" if isinstance(record, Partition) else record.reason.name.lower()
 
 
 def cause_offset(record: Partition | PartitionChange) -> int:
+    """Return the offset of the record that caused this one; -1 if none did."""
     return -1 if isinstance(record, Partition) else record.cause_offset
 
 
@@ -81,7 +83,7 @@ class _Known:
 
 
 def explain(chain: Sequence[Entry]) -> list[str]:
-    """Return a sentence for each entry; `chain` is ascending and without gaps, but may begin late."""
+    """Return a sentence for each entry.  chain: ascending, without gaps; it may begin after the creation."""
     known = _Known()
     return [_explain(entry, known) for entry in chain]
 
@@ -218,13 +220,13 @@ def _problem(image: ClusterImage, partition: PartitionImage, broker_id: int) -> 
     if broker is None:
         return "is not registered"
     if replica is not None and replica.directory_id == LOST:
-        return "has lost it: damaged or missing"
+        return "has a damaged or missing replica"
     if broker.fenced:
         return "is fenced"
     if broker.in_controlled_shutdown:
         return "is shutting down"
     if replica is None or not broker.directory_online(replica.directory_id):
-        return "has it on a failed directory"
+        return "has the replica on a failed directory"
     return ""
 
 
@@ -232,8 +234,8 @@ REPLICA_NEW, REPLICA_ONLINE, REPLICA_OFFLINE, REPLICA_NON_EXISTENT = "new", "onl
 
 
 def replica_state(image: ClusterImage, partition: PartitionImage, replica: Replica) -> str:
-    """Return the computed state: `new` while it is being added and has not been in sync, `offline` if its broker or
-    directory is, `non-existent` if its broker is not registered."""
+    """Return the state of a replica: `non-existent` if its broker is not registered, `offline` if its broker is fenced
+    or its directory has failed, `new` if it is being added and is not in sync yet, else `online`."""
     broker = image.brokers.get(replica.broker_id)
     if broker is None:
         return REPLICA_NON_EXISTENT

@@ -3,8 +3,8 @@
 `metadata.version` determines the record formats that are written.  Its level only rises, and only as far as the active
 controller and every registered broker support it, so that no node reads a record that it does not know.  Brokers that
 are down count as well, since they restart with their old release.  After an upgrade, the registration of a broker with
-an older release is refused, and a voter with an older release ends at the record and names the level
-(`metadata.codec`).  The voters' releases are not known here: upgrade them first.
+an older release is refused.  A voter with an older release stops when it reads the record, with an error that names
+the level (`metadata.codec`).  The controller does not know the releases of the voters: upgrade them first.
 
 `transaction.version` recommends a version of the transaction protocol to clients.  Brokers serve clients of every
 version at every level, and no record format depends on it.  So it can also be lowered, at any time.
@@ -41,7 +41,8 @@ _DEFAULTS: Mapping[str, int] = {TRANSACTION_VERSION: TRANSACTION_VERSION_DEFAULT
 
 
 class DescribedFeature(msgspec.Struct, frozen=True):
-    """lowest, highest: supported by all.  limited_by: ids of brokers that support less than this release."""
+    """level: the current one.  lowest, highest: the levels that the controller and all registered brokers support.
+    limited_by: ids of the brokers whose highest level is below that of this release."""
 
     name: str
     level: int
@@ -51,7 +52,7 @@ class DescribedFeature(msgspec.Struct, frozen=True):
 
 
 class Upgraded(msgspec.Struct, frozen=True):
-    """The outcome, and the level after it."""
+    """The outcome, and the level after the decision."""
 
     outcome: Outcome
     level: int
@@ -74,7 +75,10 @@ def _described(image: ClusterImage, name: str) -> DescribedFeature:
 
 
 def upgrade_feature(image: ClusterImage, name: str, level: int | None, *, validate_only: bool) -> Decision[Upgraded]:
-    """Raise a feature to this level, or with None to the highest level that all support; `LOWERABLE` may sink."""
+    """Decide to set a feature to `level`, or if it is None, to the highest level that all nodes support.
+
+    Only the levels of features in `LOWERABLE` may be lowered.
+    """
     if name not in SUPPORTED:
         text = f"unknown feature {name[:60]!a}; the features are {', '.join(sorted(SUPPORTED))}"
         return Decision(Upgraded(Outcome(ApiError.INVALID_REQUEST, text, "kctl features describe"), 0))
@@ -102,7 +106,7 @@ def _refuse(feature: DescribedFeature, wanted: int) -> Outcome | None:
         return Outcome(ApiError.UNSUPPORTED_VERSION, text, "start a newer release on every node first")
     if wanted > feature.highest:
         names = ", ".join(map(str, feature.limited_by))
-        text = f"not every broker supports level {wanted} of {feature.name}: {names} at most {feature.highest}"
-        advice = "start a newer release there; if a broker was removed permanently: kctl brokers unregister"
+        text = f"not every broker supports level {wanted} of {feature.name}: {names} support at most {feature.highest}"
+        advice = "start a newer release on these brokers; if one was removed permanently: kctl brokers unregister"
         return Outcome(ApiError.UNSUPPORTED_VERSION, text, advice)
     return None

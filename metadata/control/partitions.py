@@ -1,12 +1,15 @@
 """Changes that brokers make to single partitions: the ISR, by compare-and-set, and the directory of a replica.
 
-The order of the checks of an ISR change is part of the protocol, because each refusal makes the leader do something
-else.  Epochs ahead of ours: this controller is stale, ask another one (NOT_CONTROLLER).  Leader epoch behind ours: the
-sender no longer leads.  Partition epoch behind ours: the ISR has changed since the sender decided; read the log, then
-decide again.  Ineligible: the added member may not be in sync now; drop the proposal.
+The order of the checks of an ISR change is part of the protocol, because the leader reacts differently to each refusal:
 
-An ISR change that completes a reassignment (see `reassign`) is written together with the other effects, possibly with
-a new leader; the answer contains the resulting partition.
+- NOT_CONTROLLER: an epoch is ahead of this controller's, so the controller is stale.  The leader asks another one.
+- FENCED_LEADER_EPOCH: the leader epoch is behind the controller's, so the sender no longer leads.
+- INVALID_UPDATE_VERSION: the partition epoch is behind the controller's, so the partition has changed since the leader
+  decided.  The leader first applies the newer metadata, then decides again.
+- INELIGIBLE_REPLICA: a member may not be in the ISR now.  The leader drops the proposal.
+
+If an ISR change completes a reassignment (see `reassign`), one record contains both, possibly with a new leader.  The
+answer contains the resulting partition.
 
 A broker that finds a replica damaged or missing, while the directory works, reports the directory `LOST`.  The replica
 is then in neither ISR nor ELR, even if it is the last one, so a replica without its records is never elected.  After
@@ -76,7 +79,7 @@ class AlterPartitionAnswer(msgspec.Struct, frozen=True):
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """The new directory of the sending broker's replica; `LOST`: the replica cannot be served any more.
+    """The new directory of the sending broker's replica, or `LOST` if the replica is damaged or missing.
 
     moved_from: the directory that the replica has left, with all its records; None if it has not moved.
     """
@@ -193,7 +196,7 @@ def _check_change(
 def _check_members(image: ClusterImage, name: str, change: IsrChange, partition: PartitionImage) -> Outcome | None:
     ids = [member.broker_id for member in change.isr]
     if len(set(ids)) < len(ids) or not set(ids).issubset(partition.replica_ids) or partition.leader not in ids:
-        text = f"{name}: isr {ids[:20]} is not a subset of the replicas {partition.replica_ids} with the leader"
+        text = f"{name}: isr {ids[:20]} must be a subset of the replicas {partition.replica_ids}, with the leader"
         return Outcome(ApiError.INVALID_REQUEST, text)
     for member in change.isr:
         broker = image.brokers.get(member.broker_id)
@@ -258,10 +261,10 @@ def _move(
     partition: PartitionImage,
     replica: Replica,
 ) -> PartitionChange | None:
-    """Move one replica to its new directory.
+    """Return the record that moves a replica to its new directory; None if it is already assigned to it.
 
-    If its old directory has failed, the new one counts as empty, unless the replica has left the old one with all its
-    records.  If the new directory has failed, the replica cannot serve.
+    If the old directory has failed, the new one counts as empty, unless the replica had already moved there with all
+    its records.  If the new directory has failed, the replica cannot serve.
     """
     moved = Replica(replica.broker_id, assignment.directory_id)
     if moved == replica:
@@ -283,7 +286,7 @@ def _move(
                 previous_offset=partition.last_offset,
                 replicas=replicas,
             )
-        # The failure of its former directory was decided first, and the partition lost its leader.
+        # The failure of the former directory was decided before this request, and left the partition without a leader.
         isr, lost = partition.isr, ()
     elected = elect(
         partition,

@@ -1,10 +1,10 @@
 """Adding partitions to a topic, and removing them.
 
-New partitions are added at the end.  Removal deletes the highest-numbered ones with all their records; any other choice
-would leave a gap in the numbers 0 to n-1, over which every client's partitioner counts.  The topic then gets a new id,
-because a client that knows the topic's id does not accept a smaller number of partitions; for the client, the old topic
-is deleted.  The remaining partitions keep their identity (`created`), leaders and epochs.  If partitions are added
-again later, their leader epochs continue, since clients ignore lower ones.
+New partitions are added at the end.  Removal deletes the highest-numbered partitions with all their records, because
+the partitioners of clients expect the numbers 0 to n-1 without a gap.  The topic then gets a new id, because a client
+that knows the topic's id does not accept a smaller number of partitions; to the client, the old topic is deleted.  The
+remaining partitions keep their identity (`created`), leaders and epochs.  If partitions are added again later, their
+leader epochs continue, since clients ignore lower epochs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from metadata.records import RECORDS_PER_BATCH_MAX, Record, RemovePartition, Ren
 from quorumlog.wire.errors import ApiError
 
 PARTITIONS_MAX = 1_000_000
-"""The result for one topic."""
+"""Maximum number of partitions that a topic may have after the change."""
 
 
 class NewPartitions(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ def _refuse_more(image: ClusterImage, wanted: NewPartitions, times: int, brokers
     if is_internal(topic.name):
         return internal_refusal(topic.name, "its number of partitions cannot change")
     if wanted.assignment and len(wanted.assignment) != number:
-        text = f"topic {topic.name} has {now} partitions: {wanted.count} need {number} rows"
+        text = f"topic {topic.name} has {now} partitions: {number} more are needed for {wanted.count}"
         return Outcome(ApiError.INVALID_REPLICA_ASSIGNMENT, f"{text}; the assignment has {len(wanted.assignment)}")
     factor = _factor(image, topic.name)
     if wanted.assignment:
@@ -141,7 +141,7 @@ def _size(image: ClusterImage, name: str) -> int:
 
 
 def _factor(image: ClusterImage, name: str) -> int:
-    """Return the replication factor: that of partition 0, when no reassignment is in progress."""
+    """Return the replication factor: the number of replicas of partition 0, after its reassignment if one runs."""
     topic = image.topic(name)
     first = None if topic is None else topic.partition(0)
     assert first is not None, f"topic {name} has no partition"
@@ -154,7 +154,7 @@ def _factor(image: ClusterImage, name: str) -> int:
 def remove_partitions(
     image: ClusterImage, name: str, count: int, new_id: Callable[[], UUID], *, validate_only: bool = False
 ) -> Decision[Resized]:
-    """Decide to keep the first `count` partitions of a topic.  new_id: returns a random uuid."""
+    """Decide to remove all but the first `count` partitions of a topic.  new_id: returns a random uuid."""
     topic = image.topic(name)
     if topic is None:
         return Decision(_as_it_is(image, name, no_topic(name)))

@@ -6,8 +6,8 @@ leaders and replicas are spread evenly over the brokers, independent of other to
 repeated only after all other pairs; the cluster's leaders and replicas become even; the lower id.  The first follower
 succeeds the leader, so it varies as well: the leaderships of a failed broker are spread over many others.
 
-Each choice compares all brokers.  So for a large topic only a limited number of rows is computed for each broker; these
-rows, which are even in themselves, are then repeated.
+Each choice compares all brokers, so a large topic would take long.  Therefore only a limited number of rows is computed
+for each broker.  These rows, which use all brokers evenly, are then repeated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Load:
         self.topic_leaders = 0
         self.topic_replicas = 0
         self.pairs: dict[int, int] = {}  # leader id → this topic's partitions in which this broker follows
-        self.successions: dict[int, int] = {}  # leader id → those in which this broker is the first follower
+        self.successions: dict[int, int] = {}  # leader id → this topic's partitions with this broker as first follower
 
     def leader_key(self) -> tuple[int, int, int, int]:
         return self.topic_leaders, self.leaders, self.replicas, self.broker_id
@@ -131,7 +131,7 @@ class Placer:
 
 
 def _in_unused_racks(free: Iterable[_Load], chosen: list[_Load]) -> list[_Load]:
-    """Return those of `free` on the racks with the fewest of `chosen`.  Brokers without a rack share one rack."""
+    """Return the free brokers on the racks with the fewest chosen brokers.  Brokers without a rack share one rack."""
     used: dict[str | None, int] = {}
     for load in chosen:
         used[load.rack] = used.get(load.rack, 0) + 1

@@ -16,7 +16,7 @@ PREFERRED_MAX = 15
 
 
 class Preferred(msgspec.Struct, frozen=True):
-    """The outcome, and the preferred voters after it."""
+    """The outcome, and the preferred voters after the decision."""
 
     outcome: Outcome
     node_ids: tuple[int, ...]
@@ -48,9 +48,10 @@ def set_preferred(
 
 
 def least_burdened(image: ClusterImage, voter_ids: Collection[int]) -> tuple[int, ...]:
-    """Return the voter whose broker leads the fewest partitions; voters without a broker lead none.
+    """Return the voter whose broker leads the fewest partitions, or nothing if there are no voters.
 
-    A fenced broker also leads none, but because it is down, so it is last.
+    A voter without a broker leads none.  A voter whose broker is fenced or shutting down comes last: its broker may
+    lead none only because it is down.
     """
 
     def burden(node_id: int) -> tuple[bool, int, int]:

@@ -8,30 +8,31 @@ where the last one stopped, and needs no other state:
 
 From the start the new replicas copy records, while the old ones continue unchanged, in the ISR or not.  An added
 replica joins the ISR like any other, and then counts like any other.  It does not raise the effective
-min.insync.replicas: until the end that is at most the original number of replicas (`PartitionImage.settled_count`), so
-the partition stays as writable as it was.
+min.insync.replicas: until the end of the reassignment, this value is at most the original number of replicas
+(`PartitionImage.settled_count`), so the partition stays as writable as it was.
 
 The reassignment is *complete* when the target meets these conditions:
 
 - all added replicas are in the ISR;
-- all of the target is in the ISR, if it is smaller than the original set, so that no fewer copies exist than requested
-  (KAFKA-19975: from 0,1,2,3,4 to 2,3,4,5 with 0,1,5 in sync waits; from 0,1,2 to 1,2,3 with 2 dead does not);
-- its part of the ISR has min.insync.replicas (KAFKA-15665), so that the completion removes no acknowledged record from
-  its second disk, and the partition stays writable;
-- one of these replicas may lead.
+- if the target is smaller than the original set, all of the target is in the ISR, so that at least the requested number
+  of copies exists (KAFKA-19975: a move from 0,1,2,3,4 to 2,3,4,5 with 0,1,5 in sync waits; a move from 0,1,2 to 1,2,3
+  with 2 dead does not);
+- at least min.insync.replicas brokers of the target are in the ISR (KAFKA-15665), so that the completion leaves no
+  acknowledged record on fewer disks than that, and the partition stays writable;
+- one of these brokers may lead.
 
-Then one record removes the other replicas from the partition and its ISR, clears the lists, and moves the leader if it
-is one of them.  It is in the same batch as the ISR change that completes the reassignment.  Other events can also
-complete one (a broker or directory that returns, a config); then the active controller checks all partitions that are
-being reassigned, for which the image keeps a mask.
+Then one record removes the other replicas from the partition and its ISR, clears the lists, and moves the leadership if
+one of the removed replicas leads.  The same record contains the ISR change that completes the reassignment.  Other
+events can also complete a reassignment: a broker or directory returns, or a config changes.  Then the active controller
+checks all partitions that are being reassigned; the image keeps a mask of them.
 
 When a replica leaves the assignment, a new leader epoch begins even under the same leader: if the broker gets the
 replica again soon afterwards, it must not be treated as one that never left.
 
-A replacement of the target starts from the current lists.  Added replicas that are no longer wanted leave immediately,
-unless they are in the ISR or ELR; then they stay until the end, in both lists, so that neither a start nor a
-replacement makes the ISR smaller.  A cancellation removes all added replicas, and one of the original replicas leads;
-if none of them may lead without data loss, it is refused.
+A replacement of the target starts from the current lists.  Added replicas that are not in the new target leave
+immediately, unless they are in the ISR or ELR.  In that case they stay until the end, in both `adding` and `removing`,
+so that neither a start nor a replacement makes the ISR smaller.  A cancellation removes all added replicas, and one of
+the original replicas leads.  It is refused if none of them may lead without data loss.
 
 The throttle is the cluster config `reassignment.throttle.bytes.per.second`; the batch that ends the last reassignment
 removes it.
@@ -230,12 +231,12 @@ def _refuse_target(image: ClusterImage, partition: PartitionImage, wanted: Wante
 
 
 def target_of(partition: PartitionImage) -> tuple[int, ...]:
-    """Return the replicas after the reassignment; without one, the current ones."""
+    """Return the broker ids of the replicas after the reassignment; without a reassignment, the current ones."""
     return tuple([each for each in partition.replica_ids if each not in partition.removing])
 
 
 def original_of(partition: PartitionImage) -> tuple[int, ...]:
-    """Return the replicas before the reassignment, to which a cancellation returns."""
+    """Return the broker ids of the replicas before the reassignment, to which a cancellation returns."""
     return tuple([each for each in partition.replica_ids if each not in partition.adding])
 
 
@@ -370,9 +371,10 @@ def _throttle_records(image: ClusterImage, throttle: int | None, under_way: int)
 
 
 def progress(image: ClusterImage) -> Decision[int]:
-    """Complete reassignments that are due: at most one batch, with `more` if others may remain.  Reply: their number.
+    """Complete the reassignments that meet the conditions: at most one batch, with `more` if others may remain.
 
-    For events that complete a reassignment without an ISR change, and for a new controller.
+    The reply is the number of reassignments that the batch completes.  This is needed after events that complete a
+    reassignment without an ISR change, and by a new controller.
     """
     eligible = Eligibility(image)
     records: list[Record] = []
@@ -399,7 +401,10 @@ class Ongoing(msgspec.Struct, frozen=True):
 
 
 def list_reassignments(image: ClusterImage, partitions: Sequence[tuple[str, int]]) -> list[Ongoing]:
-    """Return the reassignments in progress, of these partitions (topic name, index) or of all, in that order."""
+    """Return the reassignments in progress, sorted by topic name and index.
+
+    partitions: (topic name, index) of each wanted partition; empty: all.
+    """
     found: list[Ongoing] = []
     if partitions:
         for name, index in sorted(set(partitions)):

@@ -4,10 +4,11 @@ A request may name many topics.  Each has its own outcome, and all permitted cha
 records do not fit into one batch changes nothing.  If a topic exists, the answer says whether it is `identical` to the
 requested one, so that a tool can report success.
 
-The replication factor of an internal topic is not adapted to the brokers that happen to be active: a topic that is
-created while a cluster starts would keep too few replicas forever.  So its creation is refused until enough brokers
-are active.  The exception is a cluster with one voter, which loses its metadata with that node anyway (standalone
-brokers, development): there the factor is at most the number of active brokers.
+The built-in default replication factor is lowered to the number of active brokers for users' topics.  It is not lowered
+for internal topics, since a topic that is created while a cluster starts would keep too few replicas permanently: the
+creation of an internal topic is refused until enough brokers are active.  The exception is a cluster with one voter
+(standalone brokers, development), which loses its metadata with that node anyway: there the factor is also lowered for
+internal topics.
 """
 
 from __future__ import annotations
@@ -50,8 +51,11 @@ _FACTOR = "default.replication.factor"
 
 
 class NewTopic(msgspec.Struct, frozen=True):
-    """assignment: broker ids of each partition; if it is empty, `partitions` and `replication_factor` apply, where
-    `DEFAULT` is the cluster's value."""
+    """A requested topic.
+
+    partitions, replication_factor: used if `assignment` is empty; `DEFAULT`: the cluster's value.
+    assignment: broker ids of each partition, the preferred leader first.
+    """
 
     name: str
     partitions: int = DEFAULT
@@ -61,7 +65,10 @@ class NewTopic(msgspec.Struct, frozen=True):
 
 
 class CreatedTopic(msgspec.Struct, frozen=True):
-    """If the topic already exists, `topic_id` and the numbers are those of the existing one."""
+    """The outcome for one topic.  For an existing topic, `topic_id` and the numbers describe that topic.
+
+    topic_id: None if no topic was created or found.  identical: the existing topic is as requested.
+    """
 
     name: str
     outcome: Outcome
@@ -151,6 +158,7 @@ def _check_size(wanted: Sequence[NewTopic]) -> Outcome | None:
 
 
 def fresh_id(image: ClusterImage, new_id: Callable[[], UUID]) -> UUID:
+    """Return a topic id that no topic of the image has.  new_id: returns a random uuid."""
     topic_id = new_id()
     while topic_id in image.topics or topic_id == UNASSIGNED:
         topic_id = new_id()
@@ -181,7 +189,7 @@ def _plan(
 
 
 def configs_of_new(image: ClusterImage, name: str, given: Mapping[str, str], replication_factor: int) -> dict[str, str]:
-    """Return the configs that a new topic has of its own: the given ones, and those that every new topic gets."""
+    """Return a new topic's own configs: the given ones, and the ones that every new topic gets."""
     own = {**INTERNAL_CONFIGS, **given} if is_internal(name) else dict(given)
     own.setdefault(MIN_ISR, str(default_min_isr(image, replication_factor)))
     return own
@@ -201,7 +209,7 @@ def _check_counts(image: ClusterImage, topic: NewTopic, broker_count: int, *, is
     if partitions == DEFAULT:
         partitions = int(image.cluster_config(PARTITIONS_KEYS.get(topic.name, _PARTITIONS)))
     if factor == DEFAULT:
-        # The default must not make the creation of a user's topic fail on a small cluster; explicit values may.
+        # On a small cluster, the built-in default must not prevent users' topics; a value that was set may.
         factor = int(image.cluster_config(_FACTOR))
         if is_flexible and _FACTOR not in image.config(ConfigScope.CLUSTER, ""):
             factor = max(1, min(factor, broker_count))
@@ -237,7 +245,10 @@ def _check_assignment(image: ClusterImage, topic: NewTopic) -> NewTopic | Outcom
 
 
 def check_rows(image: ClusterImage, rows: Sequence[Sequence[int]], first: int, factor: int) -> Outcome | None:
-    """Return why these cannot be the replicas of partitions `first` and following, or None."""
+    """Return why `rows` cannot be the replicas of partitions `first` and following, or None.
+
+    rows: broker ids of each partition.  factor: the required number of replicas.
+    """
     for index, row in enumerate(rows, first):
         unknown = [broker_id for broker_id in row if broker_id not in image.brokers]
         problem = None

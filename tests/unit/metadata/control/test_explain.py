@@ -173,7 +173,7 @@ def test_a_config_that_changes_a_partition_is_named() -> None:
 def test_the_state_of_a_replica_that_does_not_serve_is_explained() -> None:
     case = Case()
     case.report(3, LOST)
-    assert now(case.cluster).endswith("in sync 1, 2. Not in sync: 3 (has lost it: damaged or missing)")
+    assert now(case.cluster).endswith("in sync 1, 2. Not in sync: 3 (has a damaged or missing replica)")
     case.cluster.beat(2, want_shutdown=True, others_applied=0)
     assert "2 (is shutting down)" in now(case.cluster)
     case.fence(2)

@@ -78,7 +78,7 @@ def test_a_node_that_does_not_support_a_level_is_named(three_levels: None) -> No
     image = understands(cluster, {1: (1, 3), 2: (1, 1), 3: (1, 2)})
     reply, records = upgraded(image, 3)
     assert (reply.outcome.error, reply.level, records) == ("UNSUPPORTED_VERSION", 1, ())
-    assert "2, 3 at most 1" in reply.outcome.message
+    assert "2, 3 support at most 1" in reply.outcome.message
     assert "unregister" in reply.outcome.next_step
     reply, records = upgraded(ClusterImage(), 4)
     assert (reply.outcome.error, records) == ("UNSUPPORTED_VERSION", ())
