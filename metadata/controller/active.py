@@ -8,22 +8,22 @@ several round trips to the disk overlap.
 
 Every answer waits until the log is committed up to the end of the `pending` on which it was decided: even a refusal or
 a no-op may depend on a record that is not committed yet, and would be wrong if that record were lost.  An answer also
-waits for proof that this node still led when it received the request, since a deposed leader that does not know it yet
-would decide on an old state.  If records were appended, their commit is the proof: a majority accepted them in this
-epoch, so none of these voters had a later epoch.  Otherwise the voters confirm the leadership in one round, which all
-waiting requests share.
+waits for proof that this node still led when it received the request, since a leader that has been replaced without
+knowing it would decide on an old state.  If records were appended, their commit is the proof: a majority accepted them
+in this epoch, so none of these voters had a later epoch.  Otherwise the voters confirm the leadership in one round,
+which all waiting requests share.
 
-There is one exception: a heartbeat that changes nothing is answered from the committed image, without a round.  The
-broker does not act upon the answer: it serves and leads according to the records that it has applied.  After its
-process was suspended, it does, and therefore sends another request first, which waits for the proof
+There is one exception: a heartbeat that changes nothing is answered from the committed image, without a round.  A
+broker normally serves and leads according to the records that it has applied, whatever the answer is.  A broker whose
+process was suspended depends on the answer, so it first sends another request, which waits for the proof
 (`LifecycleRunner`).
 
-When leadership ends, `pending` is dropped.  The next leader may still commit the records that this controller appended
-(OUTCOME_UNKNOWN); all other requests had no effect (NOT_CONTROLLER).
+When leadership ends, `pending` is dropped.  A request that appended records is answered with OUTCOME_UNKNOWN, since the
+next leader may still commit them.  All other requests had no effect, and are answered with NOT_CONTROLLER.
 
-A decision is synchronous: nothing else runs between reading `pending` and the append, so it needs no lock.  The effects
-of a large failure are divided into batches, with a turn of the loop between them; each batch is decided on the image of
-that moment.  A broken assertion ends the process: `run` raises it, since gRPC swallows exceptions of handlers.
+A decision is synchronous: nothing else runs between reading `pending` and the append, so no lock is needed.  The
+effects of a large failure are divided into batches, with a turn of the loop between them; each batch is decided on the
+image of that moment.  A broken assertion ends the process: `run` raises it, since gRPC swallows exceptions of handlers.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ TIMED_OUT = Outcome(ApiError.REQUEST_TIMED_OUT, "the quorum did not confirm in t
 
 TOO_LARGE = Outcome(
     ApiError.POLICY_VIOLATION,
-    "the request makes more bytes than one batch may have; nothing was changed",
-    "ask for less",
+    "the records of the request have more bytes than one batch may have; nothing was changed",
+    "split the request",
 )
 BATCH_MAX_BYTES = 8 << 20
 
@@ -87,8 +87,8 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     """session_timeout_ms: a broker without heartbeats for this long is fenced.
     heartbeat_interval_ms: the interval of brokers' heartbeats.
     fence_on_refusal: a broker without heartbeats is fenced earlier if its addresses refuse connections.
-    forget_after_ms: how long the leader epochs of a deleted topic are kept; in fact up to an eighth longer.  A new
-    controller starts to count from 0.
+    forget_after_ms: how long the leader epochs of a deleted topic are kept, at least; at most an eighth longer.  A new
+    controller begins to count this time again.
     """
 
     session_timeout_ms: int = 6000
@@ -156,7 +156,7 @@ class ActiveController:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of this leadership, None when not active."""
+        """The epoch of this leadership; None if this controller is not active."""
         return None if self._leadership is None else self._leadership.epoch
 
     @property
@@ -173,7 +173,10 @@ class ActiveController:
         return None if self._leadership is None else self._leadership.fencing.sessions.get(broker_id)
 
     async def changed(self) -> None:
-        """Wait for the next change of leadership or activity.  The caller sets the deadline."""
+        """Wait until the leader changes, or this controller becomes active or inactive.
+
+        The caller sets the deadline.
+        """
         if self._changed is None:
             self._changed = asyncio.Event()
         await self._changed.wait()
@@ -250,8 +253,8 @@ class ActiveController:
     async def execute(self, decide: Decide[T], timeout_ms: float) -> T | Outcome:
         """Decide, append the resulting records, and return the reply once everything that it depends on is committed.
 
-        Takes at most `timeout_ms`.  A cancel does not undo the append.  An `Outcome` instead of a reply says why there
-        is no reply.
+        Takes at most `timeout_ms`.  A cancel does not undo the append.  If there is no reply, the result is an
+        `Outcome` with the reason: NOT_CONTROLLER, OUTCOME_UNKNOWN, TIMED_OUT or TOO_LARGE.
         """
         leadership = self._leadership
         if leadership is None:
@@ -327,7 +330,7 @@ class ActiveController:
             self._failure.set_exception(error)
 
     async def confirm(self, timeout_ms: float) -> Outcome | None:
-        """Return None once it is proven that this node still led at the call; else the reason why it is not."""
+        """Return None once it is proven that this node still led at the call, or the reason why there is no proof."""
         try:
             await self._node.confirm_read(int(timeout_ms))
         except NotLeaderError:
@@ -406,7 +409,8 @@ class ActiveController:
             answer = await self.execute(lambda image, again: decide(image, True), timeout_ms)
         finally:
             if first.records and isinstance(answer, Outcome):
-                # The broker may be unfenced without leading all that it could: its next heartbeat changes nothing.
+                # The broker may be unfenced, but not yet lead all partitions that it could lead.  Its next heartbeat
+                # changes nothing, so it would start no elections.
                 self.elect_soon()
         return OUTCOME_UNKNOWN if isinstance(answer, Outcome) and first.records else answer
 
@@ -421,7 +425,7 @@ class ActiveController:
         """Make a decision of the controller's own.
 
         Raises:
-            NotLeaderError: the leadership has ended, or its end has not been reported yet.
+            NotLeaderError: the leadership has ended, even if this has not been reported yet.
             CannotAppendNowError, BatchTooLargeError: nothing was appended.
         """
         if self._leadership is not leadership:
@@ -438,8 +442,8 @@ class ActiveController:
         return None
 
     def _progress_soon(self, leadership: _Leadership) -> None:
-        """Look for reassignments that are complete without an ISR change, or that an earlier controller left
-        complete."""
+        """Look for reassignments that were completed by an event other than an ISR change, or under an earlier
+        controller."""
         if leadership.pending.reassigning_count:
             leadership.progress.wake()
 

@@ -8,14 +8,14 @@ min.insync.replicas changes.  This is done in pieces with pauses: a million part
 the loop and the log's writer thread would hardly run, since they share a GIL.  A batch that arrives in between is
 examined immediately, with the same image as the later pieces, so examining a partition twice is harmless.
 
-Every node counts, by its own clock, and the active controller reports: so each partition is reported once, and a new
-controller continues with its own observations since its start.  As with any counter, an `increase` over a change of
-controllers is that of the instance which saw more.
+Every node measures by its own clock, but only the active controller reports.  So each partition is reported once, and
+after a change of controllers, the new one reports what it has measured since it started.  A query with `increase` over
+such a change returns the increase of the instance with the larger one, as with any counter.
 
 100,000 series, one for each partition, would be useless.  So only partitions that are unavailable, or have been since
-this process started, have one, and at most `SERIES_MAX` of them: first those that are unavailable now, the longest
-first, then those that were unavailable for longest.  The counts are exact even if series are omitted.  The series of a
-deleted partition or topic is deleted as well.
+this process started, have a series, and each metric has at most `SERIES_MAX` series.  The partitions that are
+unavailable now come first, in the order in which they became unavailable; then come the partitions with the longest
+total time.  The counts are exact even if series are omitted.  The series of a deleted partition is deleted as well.
 """
 
 from __future__ import annotations
@@ -66,14 +66,20 @@ class _Down(NamedTuple):
 
 
 def state_of(partition: PartitionImage, min_isr: int) -> str | None:
-    """Return the state.  min_isr: as configured; the effective value is at most the number of counting replicas."""
+    """Return the state, or None if the partition is available.
+
+    min_isr: as configured.  The effective value is at most the number of replicas that no reassignment is adding.
+    """
     if partition.leader == NO_LEADER:
         return LEADERLESS
     return UNDER_MIN_ISR if len(partition.isr) < min(min_isr, partition.settled_count) else None
 
 
 class Availability:
-    """is_active: whether this node reports.  is_caught_up: whether applied metadata is current; called until true."""
+    """The unavailable partitions, as measured by this node.
+
+    is_active: whether this node reports.  is_caught_up: whether the applied metadata is current; called until true.
+    """
 
     def __init__(self, replay: MetadataReplay, is_active: Callable[[], bool], is_caught_up: Callable[[], bool]) -> None:
         self._replay = replay
@@ -95,11 +101,11 @@ class Availability:
         return dict(self._counts) if self._reports() else None
 
     def unavailable(self) -> dict[Labels, int] | None:
-        """Return 1 for partitions that are unavailable now, 0 for those that were."""
+        """Return 1 for partitions that are unavailable now, 0 for those that were; None if another node reports."""
         return {labels: int(is_now) for labels, is_now, _ in self._series()} if self._reports() else None
 
     def seconds(self) -> dict[Labels, float] | None:
-        """Return the total time for which each partition was unavailable."""
+        """Return the total time in seconds for which each partition was unavailable; None if another node reports."""
         return {labels: round(seconds, 3) for labels, _, seconds in self._series()} if self._reports() else None
 
     def _reports(self) -> bool:
@@ -156,7 +162,7 @@ class Availability:
         self._look_on(image)
 
     def _look_on(self, image: ClusterImage) -> None:
-        """Examine one piece of the remaining topics.  A deleted topic's batch has already been examined."""
+        """Examine one piece of the remaining topics.  Topics deleted meanwhile were handled with their batch."""
         looked = 0
         for topic in filter(None, map(image.topics.get, self._left)):
             self._check_topic(image, topic)

@@ -23,13 +23,13 @@ RETRY_S = 0.25
 """Time after which a step whose append was temporarily refused runs again.  Fixed: it loads no other node."""
 
 TOO_LARGE_RETRY_S = 60.0
-"""The same for a step whose batch had too many bytes: other requests may change its decision."""
+"""Time after which a step whose batch had too many bytes runs again: other requests may have changed its decision."""
 
 NEXT_TURN = 0.0
-"""Returned by a step that has more work: it runs again in the next turn of the loop."""
+"""A step with more work returns this, and runs again in the next turn of the loop."""
 
 Step = Callable[[], float | None]
-"""Returns the seconds until it should run again; None: when its job is woken."""
+"""Returns the seconds until it should run again, or None if it runs again only after its job is woken."""
 
 
 class BatchTooLargeError(Exception):
@@ -124,7 +124,7 @@ class Job:
             logger.error("a background batch of the controller is too large and is skipped", work=self._name)
             after_s = TOO_LARGE_RETRY_S
         except NotLeaderError:
-            return  # leadership has ended; its end stops all jobs
+            return  # the leadership has ended, which stops all jobs
         if after_s is not None:
             self.wake(after_s)
 

@@ -39,7 +39,10 @@ class _Round:
 
 
 class LeaderBalance:
-    """decide: makes one decision of the controller's own.  elect: starts elections for partitions without a leader."""
+    """The job that moves leaders back.
+
+    decide: makes one decision of the controller's own.  elect: starts elections for partitions without a leader.
+    """
 
     def __init__(self, background: Background, decide: Decide, elect: Callable[[], None]) -> None:
         self._decide = decide
@@ -49,7 +52,7 @@ class LeaderBalance:
         self._job.wake(self._wait_s())
 
     def follow(self, before: ClusterImage, after: ClusterImage) -> None:
-        """Abandon the current round and wait for the current interval, if the balance's own configs have changed."""
+        """Abandon the round and wait for the new interval, if one of this module's two configs has changed."""
         if any(before.cluster_config(key) != after.cluster_config(key) for key in (ENABLE, INTERVAL_MS)):
             self._round = None
             self._job.reset(_interval_s(after))

@@ -1,4 +1,4 @@
-"""Configs of topics, brokers and the cluster, as requests of the `Controller` service."""
+"""Configs of topics, brokers, groups and the cluster, as requests of the `Controller` service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 REPLY_MAX_BYTES = 60 << 20
-"""Size of the configs that one reply describes; it is below the limit of a gRPC message, 64 MiB."""
+"""Maximum size of the configs that one reply describes; it is below the limit of a gRPC message, 64 MiB."""
 
 _SCOPES = {scope.value: scope for scope in ConfigScope}
 
@@ -70,7 +70,7 @@ async def describe_configs(
         described = _described(image, resource)
         size += described.ByteSize()
         if size > REPLY_MAX_BYTES:
-            text = f"the configs of {len(request.resources)} resources are too many for one answer"
+            text = f"the configs of {len(request.resources)} resources do not fit into one answer"
             next_step = f"describe at most {len(reply.resources)} of them at a time"
             return Outcome(ApiError.POLICY_VIOLATION, text, next_step)
         reply.resources.append(described)

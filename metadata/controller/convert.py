@@ -1,8 +1,7 @@
 """Requests and replies of the `Controller` service ⇄ the values that `metadata.control` decides on.
 
-Conversion of requests checks the rules that the types of `metadata.control` cannot express, and raises
-RemoteProtocolError.  Conversion of replies cannot fail.  Each `…_reply` accepts an `Outcome` for a request without a
-decision.
+The conversion of a request checks the rules that the types of `metadata.control` cannot express, and raises
+RemoteProtocolError.  The conversion of a reply cannot fail.
 """
 
 from __future__ import annotations
@@ -29,6 +28,11 @@ def result(outcome: Outcome) -> pb.Result:
 
 
 def bounded(count: int, what: str) -> None:
+    """Check the number of items in a request.  what: the items, as a plural noun for the message.
+
+    Raises:
+        RemoteProtocolError: more than ITEMS_MAX.
+    """
     if count > ITEMS_MAX:
         raise RemoteProtocolError(f"{count} {what} in one request; at most {ITEMS_MAX} are permitted")
 

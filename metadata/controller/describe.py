@@ -27,7 +27,10 @@ _SCOPES = {
 async def describe_topics(
     image: ClusterImage, names: Sequence[str], *, partitions: bool = True
 ) -> pb.DescribeTopicsReply:
-    """Describe the named topics, or all, by name.  Without `partitions` their number is unlimited."""
+    """Describe the named topics, or all of them, sorted by name.
+
+    partitions: False returns only names and ids.  The number of topics is then unlimited, if `names` is empty.
+    """
     if len(names) > ITEMS_MAX:
         text = f"{len(names)} topics; one request can name at most {ITEMS_MAX}"
         refusal = Outcome(ApiError.POLICY_VIOLATION, text, "request fewer topics at a time")
@@ -67,7 +70,7 @@ async def describe_metadata(
     described = await describe_topics(image, names, partitions=partitions)
     if described.result.error != ApiError.NONE:
         return node_pb2.DescribeMetadataReply(result=described.result)
-    # Only few resources are left: the configs of topics are in the topics.
+    # The configs of topics are in the descriptions of topics, so only a few resources remain.
     shown = [item for item in image.all_configs() if item[0][0] in _SCOPES]
     configs = sorted(shown, key=lambda item: (item[0][0].value, item[0][1]))
     return node_pb2.DescribeMetadataReply(
@@ -115,7 +118,7 @@ def _partition(image: ClusterImage, partition: PartitionImage) -> pb.PartitionDe
 def describe_brokers(
     image: ClusterImage, cluster_id: str, sessions: Sequence[tuple[int, Session | None]]
 ) -> pb.DescribeBrokersReply:
-    """Describe all brokers.  sessions: returns a broker's heartbeats as the controller knows them."""
+    """Describe all brokers.  sessions: (broker id, its heartbeats as the controller knows them) of some or all."""
     heard = dict(sessions)
     return pb.DescribeBrokersReply(
         result=result(OK),

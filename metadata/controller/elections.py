@@ -42,7 +42,7 @@ async def elect_leaders(
     try:
         answer = await controller.execute(decide, timeout_ms)
     finally:
-        if changed:  # even if nobody waits for the answer any more
+        if changed:  # even if the request was cancelled or has failed
             controller.elect_soon()  # also handles reassignments that an unclean election completed
     if isinstance(answer, Outcome):
         return answer

@@ -1,4 +1,4 @@
-"""Fencing by the active controller: of brokers whose session has ended, or whose process has.
+"""The active controller's fencing of brokers whose session or process has ended.
 
 `metadata.controller.refusals` detects that a process has ended.
 """
@@ -21,7 +21,7 @@ from quorumlog.runtime.logging import get_logger
 Decide = Callable[[Callable[[ClusterImage, bool], Decision[Any]]], Decision[Any]]
 
 LATE_SHARE = 4
-"""A check that is late by more than this part of the session timeout renews all sessions."""
+"""A check renews all sessions if it is late by more than the session timeout divided by this number."""
 
 
 class Why(Enum):
@@ -37,9 +37,10 @@ logger = get_logger("controller")
 
 
 class Fencing:
-    """decide: makes one decision of the controller's own; raises the exceptions that a `background.Job` handles.
+    """The job that fences brokers.
 
-    counts: brokers fenced, by reason.
+    decide: makes one decision of the controller's own.  It raises the exceptions that a `background.Job` handles.
+    counts: number of fenced brokers, by reason; increased by this object.
     """
 
     def __init__(
@@ -50,19 +51,22 @@ class Fencing:
         self._decide = decide
         self._counts = counts
         self._under_way: tuple[int, Why] | None = None  # a broker whose fencing takes several batches, and the reason
-        self._gone: dict[int, tuple[Session, float]] = {}  # with the last contact before its process ended
+        self._gone: dict[int, tuple[Session, float]] = {}  # broker id → its session, and its last heartbeat (loop time)
         self._job = background.job("fencing", self._step)
         self.sessions_changed()
 
     def sessions_changed(self) -> None:
-        """Set the alarm for a session that may have begun.  An alarm that is set stays: it checks and is reset."""
+        """Set the job's timer, since a session may have begun.
+
+        A timer that is already set stays.  When it fires, the job examines all sessions and sets the timer again.
+        """
         if not self._job.is_set:
             after_s = self._until_first_ends()
             if after_s is not None:
                 self._job.wake(after_s)
 
     def process_ended(self, broker_id: int, session: Session, heard_at: float) -> None:
-        """Fence this broker, whose process has ended, unless a heartbeat came after `heard_at` (loop time)."""
+        """Fence a broker whose process has ended, unless it has sent a heartbeat after `heard_at` (loop time)."""
         self._gone[broker_id] = (session, heard_at)
         self._job.wake()
 

@@ -75,7 +75,7 @@ class History:
                 known = self._images[offset] = await self._build(offset)
                 while len(self._images) > _IMAGES_MAX:
                     self._images.popitem(last=False)
-            if offset < self._log.log_start:  # an image or a snapshot may outlive the log, which has the voters
+            if offset < self._log.log_start:  # only the log has the voters; an image or a snapshot may outlive it
                 raise NotRetainedError
             return known
 

@@ -1,11 +1,11 @@
-"""The `Node` service of every process: the node's own knowledge, never forwarded.
+"""The `Node` service of every process: it answers from the node's own knowledge, and forwards nothing.
 
-Its only change is to delete replicas from its own disks that belong to no partition (`PurgeStrays`).  It also keeps in
-memory why other nodes ended (`ReportEnd`), since those cannot be asked.
+It changes only one thing: `PurgeStrays` deletes replicas that belong to no partition from the node's own disks.  It
+also keeps in memory why other nodes ended (`ReportEnd`), since a node that has ended answers no request.
 
-It reads the log and the snapshots of its own disk, so its answers contain committed and applied metadata, and their
-offset.  Large requests run one after the other and let the loop run other tasks (`History`); the number of waiting
-requests is limited.
+It reads the log and the snapshots on the node's own disk, so its answers contain only committed and applied metadata,
+and their offset.  Large requests run one after the other and let the loop run other tasks (`History`); the number of
+waiting requests is limited.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Node(Log, Protocol):
     def epoch(self) -> int: ...
 
     async def applied(self, end_offset: int) -> None:
-        """Wait until everything below `end_offset` is applied here.
+        """Wait until everything below `end_offset` is applied on this node.
 
         Raises:
             LeadershipLostError: this node stopped first.
@@ -64,43 +64,47 @@ class Node(Log, Protocol):
 
 
 class BrokerView(Protocol):
-    """The part of a process with a broker."""
+    """The broker of this process, as `NodeService` sees it."""
 
     async def describe_replicas(self, topics: Sequence[str]) -> list[pb.ReplicaDescription]:
         """Describe the replicas of the named topics, or of all."""
         ...
 
     def applied_batches(self, from_offset: int) -> tuple[int, list[pb.AppliedBatch]]:
-        """(end of the batches whose times were dropped, batches that end above `from_offset`)."""
+        """Return (end of the batches whose times were dropped, batches that end above `from_offset`)."""
         ...
 
     def progress(self) -> tuple[int, int]:
-        """(end of the applied metadata, number of partition changes that are not applied yet)."""
+        """Return (end of the applied metadata, number of partition changes that are not applied yet)."""
         ...
 
     def failed_directories(self) -> dict[str, str]:
-        """Paths of data directories that this process no longer uses, with the reason."""
+        """Return the data directories that this process no longer uses: path → reason."""
         ...
 
     def compaction(self) -> pb.Compaction:
-        """The state of the compaction of its logs."""
+        """Return the state of the compaction of the broker's logs."""
         ...
 
     def dead_letters(self) -> pb.DeadLetters:
-        """The dead letters of share groups that it cannot write."""
+        """Return the dead letters of share groups that the broker cannot write."""
         ...
 
     def strays(self) -> list[pb.Stray]:
-        """Replicas that were set aside."""
+        """Return the replicas that were set aside."""
         ...
 
     async def purge_strays(self) -> str:
-        """Delete them all; return the error, or an empty string."""
+        """Delete all replicas that were set aside; return the error, or an empty string."""
         ...
 
 
 class NodeState(NamedTuple):
-    """State that only the process knows."""
+    """State that only the process knows.
+
+    leading_ms: how long this node has led; None if it does not lead.  fsync_p99_us: 99th percentile in microseconds.
+    checks: name → (ok, detail).  wall_ms: wall time in milliseconds since 1970.
+    """
 
     role: str
     controller_active: bool
@@ -115,7 +119,7 @@ Handle = Callable[["NodeService", RequestT], Awaitable[ReplyT | Outcome]]
 
 
 class NodeService:
-    """state: called for each DescribeNode.  broker: set by a process that has one."""
+    """state: called for each DescribeNode request.  broker: set by the process if it has a broker."""
 
     def __init__(self, node: Node, replay: MetadataReplay, state: Callable[[], NodeState]) -> None:
         self._node = node
@@ -142,7 +146,7 @@ class NodeService:
             text = f"this is cluster {cluster_id}; the request is for {header.cluster_id[:60]!a}"
             return _refused(rpc, Outcome(ApiError.INCONSISTENT_CLUSTER_ID, text))
         if self._in_progress >= IN_PROGRESS_MAX:
-            text = f"{IN_PROGRESS_MAX} requests are in progress here"
+            text = f"{IN_PROGRESS_MAX} requests are in progress on this node"
             return _refused(rpc, Outcome(ApiError.OVERLOADED, text, "retry later"))
         self._in_progress += 1
         try:
@@ -225,7 +229,8 @@ class NodeService:
             if not 0 <= request.at_offset <= image.end_offset:
                 return self._beyond(request.at_offset, image.end_offset)
             image, timestamp_ms = await self._history.image_at(request.at_offset)
-        voters, target = self._node.voters_below(image.end_offset)  # now: the log may begin later after an await
+        # Before the next await, during which the beginning of the log may be deleted.
+        voters, target = self._node.voters_below(image.end_offset)
         reply = await describe_metadata(
             image, self._node.cluster_id or "", request.topics, partitions=not request.without_partitions
         )

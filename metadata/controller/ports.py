@@ -38,7 +38,7 @@ class Node(Protocol):
 
     @property
     def paused(self) -> bool:
-        """Return whether this node leads and no majority fetches from it."""
+        """Return whether this node leads, but no majority of the voters fetches from it."""
         ...
 
     @property
@@ -70,7 +70,7 @@ class Node(Protocol):
         """Wait until a majority has confirmed, since the call, that this node leads; return the end offset of the log.
 
         Raises:
-            NotLeaderError: it does not lead, or cannot know.
+            NotLeaderError: it does not lead, or cannot ask the voters.
             TimeoutError: not confirmed in time.
         """
         ...

@@ -20,7 +20,11 @@ IN_REPLY_MAX = 50_000
 
 
 def wanted_from(request: pb.AlterReassignmentsRequest) -> list[Wanted]:
-    """Raises: RemoteProtocolError: too many partitions for one request."""
+    """Return the requested reassignments.
+
+    Raises:
+        RemoteProtocolError: too many partitions or replicas for one request.
+    """
     convert.bounded(len(request.partitions), "partitions")
     convert.bounded(sum(len(each.replicas) for each in request.partitions), "replicas")
     return [Wanted(each.topic, each.index, tuple(each.replicas)) for each in request.partitions]

@@ -5,8 +5,9 @@ connections to them.  A process that is stopped, swapped out, starved or blocked
 the kernel continues to accept connections for it.  A host that is down or cut off does not answer at all.  So a refusal
 identifies the one case in which waiting for the session timeout is useless.
 
-A refusal may also come from a component between this node and the broker: a name that resolves to another host here, a
-firewall rule, a port that is not forwarded.  Therefore an address counts only after it has accepted a connection from
+A refusal may also have another cause between this node and the broker: a name that resolves to another host on this
+node, a firewall rule, or a port that is not forwarded.  Therefore an address counts only after it has accepted a
+connection from
 this node during the same registration, and later attempts use the numeric address that accepted.  A process counts as
 ended if no heartbeat has come for `OVERDUE` intervals, and then every address that counts (the control address and at
 least one Kafka listener) refuses a connection `ROUNDS` times in a row, without a heartbeat in between.  Any other
@@ -45,7 +46,7 @@ ROUND_PAUSE_S = 0.1
 PROBE_TIMEOUT_S = 0.5
 LOOK_AGAIN_S = 0.25
 LOOK_AGAIN_MAX_S = 4.0
-"""Time between two rounds if the first was not refused: doubles up to the latter."""
+"""Time between two rounds if the first was not refused.  It doubles from LOOK_AGAIN_S up to LOOK_AGAIN_MAX_S."""
 
 ADDRESSES_MAX = 8
 PROVING_MAX = 4
@@ -62,11 +63,14 @@ class Answer(Enum):
 
 
 class Refusals:
-    """interval_s: of heartbeats.  control_address: returns a node's control address (HOST:PORT), or None if unknown.
+    """The examination of brokers whose heartbeat is overdue.
 
+    interval_s: interval of heartbeats.  control_address: returns a node's control address (HOST:PORT), or None if
+    unknown.
     on_gone: called with the broker id, the session during which its process ended, and the loop time of the last
     heartbeat before the rounds.
-    on_failure: called with a broken assertion.  counts: connection attempts, by answer.
+    on_failure: called with a broken assertion.  counts: number of connection attempts, by answer; increased by this
+    object.
     """
 
     def __init__(
@@ -150,7 +154,7 @@ class Refusals:
     # Examination of silent brokers
 
     def _step(self) -> float | None:
-        """Start to examine all brokers whose heartbeat is overdue; return the time until the next one may be."""
+        """Start to examine all brokers whose heartbeat is overdue; return the seconds until another one may be."""
         now = _now()
         next_s: float | None = None
         for broker_id, session in self._sessions.items():

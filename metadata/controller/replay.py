@@ -25,7 +25,7 @@ None if a snapshot replaced the batches between `old` and `new`: anything may ha
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A batch that this process appended itself, with the resulting image of its decision."""
+    """A batch that this process appended itself.  after: the image that includes it."""
 
     base_offset: int
     epoch: int
@@ -115,6 +115,6 @@ class MetadataReplay:
             self._controller.leadership(epoch, leader_id, leader_address, is_leader)
 
     async def wait_for(self, offset: int) -> None:
-        """Wait until everything below `offset` is applied here.  The caller sets the deadline."""
+        """Wait until everything below `offset` is applied on this node.  The caller sets the deadline."""
         if self.image.end_offset < offset:
             await self._waiters.wait(offset)

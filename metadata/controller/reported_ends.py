@@ -1,8 +1,9 @@
 """The reasons for the ends of other nodes, as they reported them.
 
 A node that has ended answers no request, so it reports its end to other nodes (`ReportEnd`), which keep it in memory.
-These reports are not authenticated.  So only nodes that this one knows can have an end; an end is dropped when the node
-is active again; the number of log lines is limited; and a report's text is always shown as that node's.
+These reports are not authenticated.  So only the ends of nodes that this node knows are kept; an end is dropped when
+its node is active again; the number of log lines is limited; and the text of a report is always shown as a quotation of
+that node.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Node(Protocol):
 
 
 class _Reported(NamedTuple):
-    """at_ms: loop time at arrival.  broker_epoch: the node's registration at that time; None if not a broker."""
+    """at_ms: loop time at arrival.  broker_epoch: of the node's registration at that time; None if it had none."""
 
     end: pb.NodeEnd
     at_ms: int
@@ -51,7 +52,7 @@ class _Reported(NamedTuple):
 
 
 class ReportedEnds:
-    """The last end of each node.  image: returns the committed image."""
+    """The last reported end of each node.  image: returns the committed image."""
 
     def __init__(self, node: Node, image: Callable[[], ClusterImage]) -> None:
         self._node = node

@@ -1,17 +1,17 @@
-"""The `Controller` service of every process: handles requests if active here, else forwards them once to the leader.
+"""The `Controller` service of every process: it handles requests on the active controller, and forwards them elsewhere.
 
 Every call ends shortly before the caller's timeout (`header.timeout_ms`), so that the caller gets a named outcome
-instead of its own timeout.  While no leader is known, or this node has won an election but is not active yet, a call
-waits for that within its deadline.  Only a transfer of leadership does not wait: a leader hands over although it is not
-active yet, since it may never become active, for example because its disk does not read the log.  A forwarded request
-is not forwarded again: a node that is not the leader then answers NOT_CONTROLLER, and the caller looks for the new
-leader itself.
+instead of its own timeout.  While no leader is known, or this node has won an election but its controller is not active
+yet, a call waits for an active controller within its deadline.  Only a transfer of leadership does not wait: a leader
+may hand over before its controller is active, since it may never become active, for example if the node cannot read its
+log.  A request is forwarded only once: if it reaches a node that is not the leader, that node answers NOT_CONTROLLER,
+and the caller looks for the new leader itself.
 
 A read with `unconfirmed` in its header needs no controller: this node answers it from the metadata that it has applied.
-The reply says so, with the offset, the generation of the quorum and the epoch.
+The reply is marked as unconfirmed, and contains the offset, the generation of the quorum and the epoch.
 
 The number of requests in progress is limited.  Heartbeats and the other requests of brokers have limits of their own,
-so that administrators cannot displace them.  Administrators cannot delay them either: only one administrator's request
+so that administrators' requests cannot displace them.  Nor can these delay them: only one administrator's request
 begins in each turn of the loop, so that brokers' requests, timers and elections run between any two of them.
 """
 
@@ -58,11 +58,11 @@ NOTHING_APPLIED = Outcome(
     "ask another node, or retry once a controller is active",
 )
 REPLACED_GRACE_MS = 500
-"""Time for which the answer of a replaced leader may still arrive."""
+"""Time to wait for the answer of a leader that has been replaced."""
 
 
 class Caller(Protocol):
-    """The part of `Transport` that forwards."""
+    """The part of `Transport` that forwards requests."""
 
     async def call(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int) -> ReplyT: ...
 
@@ -76,7 +76,7 @@ class Load(Enum):
 
 
 IN_PROGRESS_MAX = {Load.ADMINISTRATION: 1_000, Load.BROKERS: 10_000, Load.HEARTBEATS: 10_000}
-"""Maximum number of requests in progress; further ones are refused with OVERLOADED."""
+"""Maximum number of requests in progress; further requests are refused with OVERLOADED."""
 
 Handle = Callable[["ControllerService", RequestT, float], Awaitable[ReplyT | Outcome]]
 """Answers a request on the active controller, within a number of milliseconds."""
@@ -134,8 +134,9 @@ class ControllerService:
         self._bulk = asyncio.Lock()
 
     async def call(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int) -> ReplyT:
-        """Send a request to the active controller, wherever it is, with the request's header filled in.
+        """Fill in the header of a request, send the request to the active controller, and return the reply.
 
+        timeout_ms: see the module's docstring; 0: DEFAULT_TIMEOUT_MS.
         The reply's `result` contains the outcome; nothing is raised.
         """
         header = header_of(request)
@@ -158,7 +159,8 @@ class ControllerService:
         load = _load(rpc)
         limit = IN_PROGRESS_MAX[load]
         if self._in_progress[load] >= limit:
-            return _refused(rpc, Outcome(ApiError.OVERLOADED, f"{limit} requests are in progress here", "retry later"))
+            text = f"{limit} requests are in progress on this node"
+            return _refused(rpc, Outcome(ApiError.OVERLOADED, text, "retry later"))
         self._in_progress[load] += 1
         try:
             answer = await self._route(method, request)
@@ -216,14 +218,14 @@ class ControllerService:
         return answer
 
     async def _turn(self) -> None:
-        """Wait for the turn of an administrator's request.  The caller decides it before anything else runs."""
+        """Wait for the turn of an administrator's request.  The caller then decides it before anything else runs."""
         await self._bulk.acquire()
         asyncio.get_running_loop().call_soon(self._bulk.release)
 
     async def _forward(
         self, rpc: Rpc[RequestT, ReplyT], request: RequestT, address: str, timeout_ms: float
     ) -> ReplyT | Outcome | None:
-        """Return the leader's answer; None if another node leads now and can be asked instead."""
+        """Return the answer of the leader at `address`; None if another node leads now and may be sent the request."""
         copy = rpc.request()
         copy.CopyFrom(request)
         header = header_of(copy)
@@ -244,7 +246,8 @@ class ControllerService:
             call.cancel()
 
     async def _answered_or_replaced(self, call: asyncio.Future[ReplyT], address: str) -> None:
-        """Wait for the answer, unless the leader hangs while another one leads, since its answer may never arrive."""
+        """Wait for the leader's answer.  Once another node leads, wait only REPLACED_GRACE_MS, since the former leader
+        may hang and never answer."""
         while not call.done() and (self._node.leader_id is None or self._node.leader_address == address):
             changed = asyncio.ensure_future(self.controller.changed())
             awaited: set[asyncio.Future[Any]] = {call, changed}
@@ -369,7 +372,8 @@ class ControllerService:
         return await self._confirmed(voters.transferred(answer), deadline)
 
     async def _confirmed(self, reply: ReplyT, deadline: float) -> ReplyT | Outcome:
-        """Return `reply`, for which nothing was appended, once it is proven that this node led."""
+        """Return `reply` once it is proven that this node led; for replies without an append, whose commit would be the
+        proof."""
         left_ms = max((deadline - asyncio.get_running_loop().time()) * 1000, 1)
         return await self.controller.confirm(left_ms) or reply
 

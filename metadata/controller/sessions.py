@@ -20,7 +20,8 @@ from quorumlog.runtime.backoff import Backoff
 
 PROVE_AGAIN_MIN_S = 1.0
 PROVE_AGAIN_MAX_S = 64.0
-"""Time until addresses are tried again if too few accepted.  One node tries, a few at once, so it needs no jitter."""
+"""Time until a broker's addresses are tried again, if too few of them accepted a connection: doubles up to the latter.
+Only the active controller connects, to a few addresses at once, so no jitter is needed."""
 
 Socket = tuple[str, int]
 """(host, port)"""
@@ -28,11 +29,11 @@ Socket = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """Offsets are -1 until the broker has sent a heartbeat to this controller.
+    """The heartbeats of one incarnation of a broker.  Offsets are -1 until it has sent one to this controller.
 
-    The last four fields belong to `metadata.controller.refusals`.  accepted: the addresses of this broker, by number,
-    that have accepted a connection from this node; empty until enough of them have.  prove_at: loop time of the next
-    attempt; prove_again: times from it to the ones after.  has_task: a task is trying to connect.
+    The last four fields belong to `metadata.controller.refusals`.  accepted: the numeric addresses of this broker that
+    have accepted a connection from this node; empty until enough of them have.  prove_at: loop time from which the
+    addresses may be tried again; prove_again: the backoff that sets it.  has_task: a task is trying to connect.
     """
 
     broker_epoch: int
@@ -47,9 +48,9 @@ class Session:
 
 
 class Sessions:
-    """All times are the loop's, in seconds.
+    """The sessions of brokers.  All times are loop times in seconds.
 
-    resumed_at: when the last pause of the leadership ended.
+    timeout: the session timeout.  resumed_at: returns the time at which the last pause of the leadership ended.
     """
 
     def __init__(self, image: ClusterImage, timeout: float, now: float, resumed_at: Callable[[], float]) -> None:
@@ -68,7 +69,7 @@ class Sessions:
         return self._by_id.items()
 
     def touch(self, broker_id: int, broker_epoch: int, now: float) -> Session:
-        """Process a heartbeat of this incarnation."""
+        """Process a heartbeat of this incarnation, and return its session."""
         session = self._by_id.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             session = self._by_id[broker_id] = Session(broker_epoch, now)
@@ -79,9 +80,9 @@ class Sessions:
         self._by_id.pop(broker_id, None)
 
     def follow(self, records: Iterable[Record], before: ClusterImage, after: ClusterImage, now: float) -> None:
-        """Begin and end the sessions of incarnations that these records, appended between the images, begin and end.
+        """Begin the sessions of incarnations that `records` register, and end those of brokers that they unregister.
 
-        The registration counts as the first contact.
+        before, after: the images without and with the records.  The registration counts as the first contact.
         """
         for record in records:
             if isinstance(record, RegisterBroker):
@@ -102,7 +103,7 @@ class Sessions:
             session.last_contact = now
 
     def first_to_expire(self) -> tuple[float, int] | None:
-        """(when, broker id) of the session that ends first."""
+        """Return (end, broker id) of the session that ends first; None if there are no sessions."""
         return min(
             ((self._end_of(session), broker_id) for broker_id, session in self._by_id.items()),
             default=None,

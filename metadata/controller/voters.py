@@ -1,6 +1,6 @@
-"""Changes of the voters, as requests of the `Controller` service: checked, converted, and answered in words.
+"""Changes of the voters, as requests of the `Controller` service.
 
-The quorum itself decides (`quorum.core.membership`); this module only converts.
+This module checks and converts requests and replies; the quorum decides (`quorum.core.membership`).
 """
 
 from __future__ import annotations
