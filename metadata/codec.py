@@ -1,9 +1,9 @@
 """Converts records to protobuf and back: the payload of a data batch of the metadata log, and messages in requests.
 
 Decoding skips nothing.  If a node skipped a record that its version does not know (an unset oneof, an unknown field at
-any depth, an enum number without a name, a higher version), its image would differ from the others' forever.  So such
-a record is an error that names the offset, and the process ends.  Stored records are checked like input from outside:
-lengths of ids, ranges of numbers, sizes of lists.
+any depth, an enum number without a name, a higher version), its image would permanently differ from those of other
+nodes.  So such a record is an error that names the offset, and the process ends.  Stored records are checked like input
+from outside: lengths of ids, ranges of numbers, sizes of lists.
 
 Unknown fields are found without visiting every field: discarding them changes the message's size.
 """
@@ -92,12 +92,13 @@ def decode(payload: bytes, base_offset: int = 0) -> list[Record]:
             "upgrade this node" if message.version > VERSION else "",
         )
     if not 0 < len(message.records) <= RECORDS_PER_BATCH_MAX:
-        raise CorruptStoreError(f"metadata batch at offset {base_offset}: {len(message.records)} records")
+        count = f"{len(message.records)} records; 1 to {RECORDS_PER_BATCH_MAX} are permitted"
+        raise CorruptStoreError(f"metadata batch at offset {base_offset}: {count}")
     if _has_unknown_fields(message):
         records = pb.Records.FromString(payload).records
         known = next((at for at, record in enumerate(records) if _has_unknown_fields(record)), 0)
         raise CorruptStoreError(
-            f"metadata record at offset {base_offset + known}: a field that this release does not know", _ADVICE
+            f"metadata record at offset {base_offset + known}: it has a field that this release does not know", _ADVICE
         )
     reader = _Reader()
     found: list[Record] = []
@@ -119,7 +120,7 @@ def registration(message: pb.RegisterBroker) -> RegisterBroker:
     copy.CopyFrom(message)
     try:
         if _has_unknown_fields(copy):
-            raise _MalformedError("a field that this release does not know")
+            raise _MalformedError("it has a field that this release does not know")
         return _Reader().register_broker(message)
     except _MalformedError as error:
         raise RemoteProtocolError(f"registration: {error}") from error
@@ -318,7 +319,7 @@ def _text(value: str, what: str, longest: int) -> str:
 
 
 class _Reader:
-    """Decodes one batch.  Equal ids become one object, which saves time and memory later."""
+    """Decodes one batch.  Equal ids become one object, which saves time and memory."""
 
     def __init__(self) -> None:
         self._uuids: dict[bytes, UUID] = {}
@@ -327,7 +328,7 @@ class _Reader:
     def record(self, message: pb.Record) -> Record:
         kind = message.WhichOneof("record")
         if kind is None:
-            raise _MalformedError("of an unknown kind")
+            raise _MalformedError("its kind is unknown")
         read: Callable[[Any], Record] = getattr(self, kind)
         return read(getattr(message, kind))
 
@@ -474,7 +475,7 @@ class _Reader:
     def feature(self, message: pb.Feature) -> Feature:
         _check(message.level >= 0, "feature level", message.level)
         if message.name == METADATA_VERSION:
-            what = f"level of {METADATA_VERSION}, of which this release understands at most {METADATA_VERSION_MAX},"
+            what = f"this release supports {METADATA_VERSION} up to level {METADATA_VERSION_MAX}, not level"
             _check(message.level <= METADATA_VERSION_MAX, what, message.level)
         return Feature(_text(message.name, "feature name", NAME_MAX), message.level)
 

@@ -1,13 +1,14 @@
 """Converts the cluster image to a stream of chunks and back.
 
-Theory of operation.  A chunk is msgpack, tagged with its kind.  The quorum adds a checksum to each chunk, and the end
-of the log (`quorum/snapshots.py`).  So the chunks that arrive here are undamaged, though a newer version may have
-written them.  Everything is in one fixed order, so equal images give equal bytes in every process.  Partitions are
+Theory of operation.  A chunk is msgpack, tagged with its kind.  The quorum writes the chunks to a file, with a checksum
+for each, and with the log end of the image (`quorum/snapshots.py`).  So the chunks that this module reads are
+undamaged, but a newer version may have written them.  Everything is in one fixed order, so equal images give equal
+bytes in every process.  Partitions are
 written as columns, with tables of the replica lists, member lists and directories that occur in the chunk.  This takes
 about 20 bytes per partition, and decoding is mostly one C call per chunk.
 
 An image never changes, so it can be written slowly while newer images are made.  `chunks` is a generator that works for
-a few milliseconds between two values, and yields an empty chunk if it has none yet.  Sorting a million topics in one
+a few milliseconds between two values, and yields an empty chunk if no chunk is ready.  Sorting a million topics in one
 step would take a second, so they are first distributed to buckets, and then sorted bucket by bucket.
 
 Reading is strict.  An unknown kind, version or field, a chunk out of order, a repeated name or a wrong count is
@@ -44,7 +45,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
-    """The first chunk: the version, the end of the image, and the amounts that follow."""
+    """The first chunk: the version, the end of the image, its small fields, and the counts of the other entries."""
 
     version: int
     end_offset: int
@@ -65,10 +66,12 @@ class Brokers(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 class Topics(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
     """Partitions of some topics, as columns.
 
-    topics: (id, name, total partitions, first partition here, partitions here); the parts of a topic are consecutive.
+    topics: (id, name, total partitions, index of the first partition in this chunk, number of partitions in this
+    chunk); the parts of a topic are consecutive.
     directories: directory ids that occur.  replica_lists: for each list, (broker id, index of its directory) of every
     replica, flattened.  members: lists of broker ids.  The columns hold one value per partition: an index of one of
-    these tables, or a plain number.  renewed: (id, origin) of the topics here that were created with another id.
+    these tables, or a plain number.  renewed: (id, origin) of the topics in this chunk that were created with another
+    id.
     """
 
     topics: tuple[tuple[bytes, str, int, int, int], ...]
@@ -99,7 +102,7 @@ class Configs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
-    """The last chunk.  partitions: their total number."""
+    """The last chunk.  partitions: the total number of partitions."""
 
     partitions: int
 
@@ -114,7 +117,10 @@ _decoder = msgspec.msgpack.Decoder(Chunk)
 
 
 def chunks(image: ClusterImage) -> Iterator[bytes]:
-    """Yield the image in chunks; each takes a few milliseconds.  An empty chunk only lets other tasks run."""
+    """Yield the image in chunks; each takes a few milliseconds.
+
+    An empty chunk is not part of the image: it only lets the caller run other tasks.
+    """
     yield _encoder.encode(
         Begin(
             version=VERSION,
@@ -149,9 +155,9 @@ def _config_entry(image: ClusterImage, key: tuple[ConfigScope, str]) -> tuple[in
 
 
 def _ordered(keys: Iterable[K], bucket_of: Callable[[K], Any], order: Callable[[K], Any]) -> Iterator[Sequence[K]]:
-    """Yield all keys in ascending order, enough for one chunk at a time.  An empty sequence only marks passed time.
+    """Yield all keys in ascending order, enough for one chunk at a time.
 
-    `bucket_of` must not decrease where `order` increases.
+    An empty sequence only lets the caller run other tasks.  `bucket_of` must not decrease where `order` increases.
     """
     buckets: dict[Any, list[K]] = {}
     for number, key in enumerate(keys, 1):
@@ -262,7 +268,7 @@ class _Columns:
 
 
 class ImageLoader:
-    """Takes the chunks in order; `finish` returns the image.  source: names the chunks in errors."""
+    """Builds an image from its chunks, in order.  source: the origin of the chunks, for error messages."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -286,7 +292,7 @@ class ImageLoader:
         """Add the next chunk.
 
         Raises:
-            CorruptStoreError: the chunk is not in the format of this version, or not the next one.
+            CorruptStoreError: the chunk does not have the format of this version, or is out of order.
         """
         try:
             decoded: Chunk = _decoder.decode(chunk)
@@ -320,10 +326,10 @@ class ImageLoader:
                 self._end = decoded
 
     def finish(self) -> ClusterImage:
-        """Return the image.
+        """Return the image, after all chunks.
 
         Raises:
-            CorruptStoreError: chunks are missing, or the announced counts differ from those received.
+            CorruptStoreError: chunks are missing, or the numbers of entries differ from the announced ones.
         """
         begin, end = self._begin, self._end
         if begin is None or end is None:
@@ -411,7 +417,7 @@ class ImageLoader:
             chunk.last_offset,
         )
         self._require(all(len(column) == len(indexes) for column in columns), "columns of different lengths")
-        self._require(all(not column or min(column) >= 0 for column in (*columns[:6], *columns[7:])), "below zero")
+        self._require(all(not column or min(column) >= 0 for column in (*columns[:6], *columns[7:])), "negative number")
         try:
             replica_lists = [
                 tuple([Replica(flat[at], directories[flat[at + 1]]) for at in range(0, len(flat), 2)])
@@ -423,7 +429,7 @@ class ImageLoader:
                 [members[index] for index in column] for column in (chunk.isr, chunk.elr, chunk.adding, chunk.removing)
             )
         except IndexError as error:
-            raise self._refuse("an index past its table") from error
+            raise self._refuse("an index beyond the end of its table") from error
         return list(
             map(
                 PartitionImage,
@@ -474,7 +480,7 @@ class ImageLoader:
             raise self._refuse(problem)
 
     def _refuse(self, problem: str) -> CorruptStoreError:
-        return CorruptStoreError(f"{self._source}: {problem}", next_step="run the version that wrote it")
+        return CorruptStoreError(f"{self._source}: {problem}", next_step="run the release that wrote this snapshot")
 
 
 class _MaskMap:

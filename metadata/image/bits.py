@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 
 def indexes(mask: int) -> list[int]:
-    """Return the members, ascending.  Linear in the highest one; clearing the lowest bit repeatedly is quadratic."""
+    """Return the members, ascending, in time linear in the highest one.  Clearing the lowest bit repeatedly would take
+    quadratic time."""
     return [index for index, bit in enumerate(reversed(f"{mask:b}")) if bit == "1"]
 
 

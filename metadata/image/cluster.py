@@ -36,9 +36,9 @@ _NO_CONFIG: Map[str, str] = Map()
 
 
 class ClusterImage(msgspec.Struct, frozen=True, gc=False):
-    """All metadata below `end_offset`.  epoch: that of the last batch.
+    """All metadata below `end_offset`.  epoch: the epoch of the last batch.
 
-    group_configs: group id → its configs, only for groups that have some.  configs: those of all other resources.
+    group_configs: group id → its configs, only for groups with configs.  configs: the configs of all other resources.
     """
 
     topics: Map[UUID, TopicImage] = msgspec.field(default_factory=Map)
@@ -58,7 +58,10 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
     # Change
 
     def apply(self, base_offset: int, records: Sequence[Record], epoch: int | None = None) -> ClusterImage:
-        """Return the image after a data batch, whose records have the offsets from `base_offset` on."""
+        """Return the image after a data batch, whose records have the offsets from `base_offset` on.
+
+        epoch: the epoch of the batch; None: unchanged.
+        """
         assert base_offset == self.end_offset, (
             f"batch at {base_offset} applied to an image that ends at {self.end_offset}"
         )
@@ -68,7 +71,7 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
         )
 
     def advance(self, end_offset: int, epoch: int | None = None) -> ClusterImage:
-        """Return the image after control batches, which take offsets but contain no metadata."""
+        """Return the image after control batches, which take offsets but contain no metadata.  epoch: see `apply`."""
         assert end_offset >= self.end_offset, f"image would go back from {self.end_offset} to {end_offset}"
         return msgspec.structs.replace(self, end_offset=end_offset, epoch=self.epoch if epoch is None else epoch)
 
@@ -112,7 +115,7 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
         return self.configs.get((scope, resource), _NO_CONFIG)
 
     def all_configs(self) -> Iterator[tuple[tuple[ConfigScope, str], Map[str, str]]]:
-        """Yield every resource with its configs, in no order."""
+        """Yield every resource with its configs, in no particular order."""
         yield from self.configs.items()
         yield from (((ConfigScope.GROUP, group), values) for group, values in self.group_configs.items())
 

@@ -1,11 +1,11 @@
 """The configs of single groups (KIP-848, KIP-932): their table, their ranges, and their values in force.
 
-A group's value is its own record, else the value of the cluster from which the key inherits.  Configs of the cluster,
-such as `group.share.max.session.timeout.ms`, give the range of a number.  If they change afterwards, a value of a group
-that is outside its range counts as the nearest value within it.
+A group's value is its own record, else the value of the cluster config from which the key inherits, else the default.
+Configs of the cluster, such as `group.share.max.session.timeout.ms`, give the range of a number.  If they change
+afterwards, a group's value outside the new range counts as the nearest value within it.
 
-A group need not exist to have configs: an administrator may set them before the first member joins.  Its deletion keeps
-them, as in Kafka.
+A group need not exist to have configs: an administrator may set them before the first member joins.  Deleting the group
+does not delete its configs, as in Kafka.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Origin(NamedTuple):
     """The keys of the cluster that give a group's config its default and its range.
 
     default: empty for a config that the cluster does not have.  low, high: empty for a config without a range.
-    is_default_bounded: the default, too, is moved into the range.
+    is_default_bounded: the default is also moved into the range.
     """
 
     default: str = ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 PREFIX = "__"
-"""Begins the names that are reserved for internal topics."""
+"""The prefix of the names that are reserved for internal topics."""
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 SHARE_GROUP_STATE = "__share_group_state"
@@ -22,7 +22,7 @@ PARTITIONS_KEYS: Mapping[str, str] = {
     TRANSACTION_STATE: "transaction.state.log.num.partitions",
     SHARE_GROUP_STATE: "share.coordinator.state.topic.num.partitions",
 }
-"""The internal topics that can be created, each with the cluster's config of its number of partitions."""
+"""The internal topics that can be created, each with the cluster config that sets its number of partitions."""
 
 INTERNAL_CONFIGS: Mapping[str, str] = {CLEANUP_POLICY: COMPACT, "segment.bytes": str(100 << 20)}
 """The configs that an internal topic is created with, ascending.  Its cleanup.policy cannot be changed."""

@@ -13,13 +13,13 @@ import msgspec
 from metadata.records import NO_LEADER, NO_OFFSET, UNASSIGNED, Endpoint, Replica
 
 REASSIGNING = -2
-"""A key beside the leaders in the masks by leader: its mask holds the partitions that are being reassigned."""
+"""An additional key in the masks by leader: its mask holds the partitions that are being reassigned."""
 
 
 class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     """One partition, at the image's offset.
 
-    created: offset of its Partition record; distinguishes its folder on disk from that of an earlier partition.
+    created: offset of its Partition record; distinguishes its folder on disk from the folder of an earlier partition.
     last_offset: offset of the record that changed it last; the next change names it as `previous_offset`.
     """
 
@@ -79,8 +79,8 @@ class TopicImage(msgspec.Struct, frozen=True, gc=False):
 class BrokerImage(msgspec.Struct, frozen=True, gc=False):
     """A registered broker.
 
-    epoch: offset of this incarnation's registration; requests of earlier incarnations are refused by it.
-    directory_ids: all directories that it registered; `directories_offline` are those that have failed since.
+    epoch: offset of this incarnation's registration; a request with another epoch is refused.
+    directory_ids: all directories that it registered.  directories_offline: the ones that have failed since.
     clean_epoch: the epoch of the incarnation that stopped cleanly before this one; -1 if none did, or if this one has
     been unfenced.  While it is set, this incarnation has acknowledged nothing.
     last_offset: offset of the record that changed it last.
@@ -106,7 +106,10 @@ class BrokerImage(msgspec.Struct, frozen=True, gc=False):
         return not self.fenced and not self.in_controlled_shutdown
 
     def new_replica(self) -> Replica:
-        """Return a replica to be created here.  Its directory is set only if the broker has just one, which works."""
+        """Return a new replica on this broker.
+
+        Its directory is set only if the broker has exactly one directory, and this directory works.
+        """
         online = [each for each in self.directory_ids if self.directory_online(each)]
         alone = len(self.directory_ids) == len(online) == 1
         return Replica(self.broker_id, online[0] if alone else UNASSIGNED)
@@ -118,5 +121,5 @@ class BrokerImage(msgspec.Struct, frozen=True, gc=False):
         return directory_id in self.directory_ids and directory_id not in self.directories_offline
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Return the endpoint of a named listener."""
+        """Return the endpoint of a named listener, or None if the broker does not have it."""
         return next((endpoint for endpoint in self.endpoints if endpoint.name == listener), None)

@@ -148,7 +148,7 @@ def _int(key: str, default: int, low: int, high: int = INT64_MAX) -> ConfigKey:
 
 
 def _only(key: str, value: str) -> ConfigKey:
-    """Return a config of Kafka's that has one value here.  Any other value is refused, not ignored."""
+    """Return a Kafka config that can have only this value.  Any other value is refused, not ignored."""
     return ConfigKey(key, Kind.CHOICE, value, choices=(value,))
 
 
@@ -220,11 +220,12 @@ batches keep their codecs.  compression.gzip.level, compression.lz4.level, compr
 compression.validation.enable: whether a leader decompresses each compressed batch and checks its records before it
 appends the batch, as Kafka does.  Without this check, a defective producer can write batches that no consumer can read.
 errors.deadletterqueue.group.enable: whether brokers may write the dead letters of share groups to the topic (KIP-1191).
-message.timestamp.type: LogAppendTime replaces the timestamps of producers by the leader's time of the append.
+message.timestamp.type: LogAppendTime replaces the timestamps of producers with the leader's time of the append.
 message.timestamp.before.max.ms, message.timestamp.after.max.ms: how far the timestamp of a record may lie in the past
 and in the future.  The largest number means no limit, the default of both; in Kafka 4 the future is limited to an hour.
-Configs of Kafka's that scripts set, but that have no meaning here, are accepted with a note (`ConfigKey.no_effect`).
-Those with one permitted value would change which records are accepted, stamped or kept, so no other value is accepted.
+Kafka configs that scripts set, but that have no meaning for quorumlog, are accepted with a note
+(`ConfigKey.no_effect`).  Configs with one permitted value would change which records are accepted, stamped or kept, so
+no other value is accepted.
 """
 
 CLUSTER_CONFIGS: dict[str, ConfigKey] = {
@@ -290,10 +291,11 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
 
 auto.create.topics.enable: whether a broker creates a topic that a client names in a Metadata request.  The default is
 off, unlike Kafka's: a misspelt name would become a topic, with settings that were not chosen.
-errors.deadletterqueue.*: of the dead-letter topics of share groups (KIP-1191): whether a broker creates a missing one,
-and how its name must begin.
-group.consumer.*: limits of groups of the newer protocol (KIP-848).  group.consumer.assignors: those that members may
-choose, the default first.  group.consumer.assignment.interval.ms: the time between two assignments (KIP-1263).
+errors.deadletterqueue.*: whether a broker creates a missing dead-letter topic of a share group (KIP-1191), and how the
+names of these topics must begin.
+group.consumer.*: limits of groups of the newer protocol (KIP-848).  group.consumer.assignors: the assignors that
+members may choose, the default first.  group.consumer.assignment.interval.ms: the time between two assignments
+(KIP-1263).
 group.consumer.migration.policy: whether a group with members may change its protocol.
 group.share.*: limits of share groups (KIP-932).  group.share.delivery.count.limit: a record that was delivered this
 often without being accepted is archived.  group.share.record.lock.duration.ms: how long a member may keep a record.
@@ -306,10 +308,10 @@ first applies. offset.metadata.max.bytes: size of the text that a client may sto
 offsets.retention.minutes: how long the offsets of a group stay after it became empty. offsets.topic.num.partitions:
 partitions of __consumer_offsets, in force when a broker creates that topic. reassignment.throttle.bytes.per.second: how
 much a broker copies to replicas that are being added; -1: no limit. replica.selector: rack-aware sends a consumer that
-names its rack to a replica in that rack; leader serves it itself. transaction.max.timeout.ms: how long a producer may
-let a transaction be open. transaction.state.log.num.partitions: partitions of __transaction_state, in force when a
-broker creates that topic. transactional.id.expiration.ms: how long a transactional id without an open transaction is
-kept.
+names its rack to a replica in that rack; with `leader`, leaders serve all consumers. transaction.max.timeout.ms: how
+long a producer may keep a transaction open. transaction.state.log.num.partitions: partitions of __transaction_state, in
+force when a broker creates that topic. transactional.id.expiration.ms: how long a transactional id without an open
+transaction is kept.
 """
 
 _FOLLOWER_RATE = "follower.replication.throttled.rate"
@@ -342,14 +344,17 @@ KAFKA_RATES = frozenset(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
-"""Kafka's throttles.  Those that cannot be set for a broker or the cluster may be removed, which changes nothing.
+"""Kafka's throttles.  A request may remove them even from a scope where they cannot be set; this changes nothing.
 
 kafka-reassign-partitions removes them after every reassignment, even if it never set them.
 """
 
 
 def unknown_key(key: str, known: Iterable[str], what: str) -> str:
-    """Return a message that the key does not exist, with the most similar key, or else with some or all of the keys."""
+    """Return a message that the key does not exist, with the most similar key, or else with some or all of the keys.
+
+    what: the scope, such as `topic`.
+    """
     return f"{key[:60]!a} is not a {what} config; {_hint(key[:250], tuple(known))}"
 
 
@@ -360,5 +365,5 @@ def _hint(key: str, keys: tuple[str, ...]) -> str:
         return f"did you mean {near[0]}?"
     hint = f"there are {', '.join(keys[:KEYS_SHOWN_MAX])}"
     if len(keys) > KEYS_SHOWN_MAX:
-        hint += f" and {len(keys) - KEYS_SHOWN_MAX} more, which kctl configs get lists"
+        hint += f" and {len(keys) - KEYS_SHOWN_MAX} more; kctl configs get lists them"
     return hint

@@ -32,7 +32,7 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
 METADATA_VERSION = "metadata.version"
 """The feature whose level determines the record types and versions that the cluster may write."""
 TRANSACTION_VERSION = "transaction.version"
-"""The feature of Kafka's whose level recommends a version of the transaction protocol to clients (KIP-890)."""
+"""Kafka's feature whose level recommends a version of the transaction protocol to clients (KIP-890)."""
 TRANSACTION_VERSIONS = range(3)
 TRANSACTION_VERSION_DEFAULT = 2
 """The level while no record has set one."""
@@ -44,7 +44,11 @@ GROUP_CONFIGS_LEVEL = 2
 
 
 class RegisterBroker(msgspec.Struct, frozen=True, gc=False):
-    """The registration of a broker, its first or after a restart.  The record's offset is the broker epoch."""
+    """The registration of a broker, its first or after a restart.  The record's offset is the broker epoch.
+
+    previous_broker_epoch: the epoch after which the broker stopped cleanly; NO_OFFSET if it did not, or is new.
+    feature_min, feature_max: the levels of metadata.version that it supports.
+    """
 
     broker_id: int
     incarnation_id: UUID
@@ -58,7 +62,7 @@ class RegisterBroker(msgspec.Struct, frozen=True, gc=False):
 
 
 class BrokerChange(msgspec.Struct, frozen=True, gc=False):
-    """A change of a broker.  A field that is None stays unchanged."""
+    """A change of a broker.  A field that is None stays unchanged.  directories_offline: additional failed ones."""
 
     broker_id: int
     broker_epoch: int
@@ -123,12 +127,12 @@ class Reason(Enum):
 class PartitionChange(msgspec.Struct, frozen=True, gc=False):
     """A change of a partition.  A field that is None stays unchanged.
 
-    Every change adds 1 to partition_epoch.  A `leader`, even the same id, adds 1 to leader_epoch.
+    Every change adds 1 to partition_epoch.  A `leader`, even with the same id, adds 1 to leader_epoch.
 
-    leader_epoch: set only when the quorum was rebuilt, because the lost records may have used higher ones; always with
-    `leader`.
-    reason, cause_offset, previous_offset: the reason, the record that caused this change, and the partition's previous
-    change (§5).
+    leader_epoch: set only when the quorum was rebuilt, because the lost records may have used higher epochs.  `leader`
+    is then also set.
+    cause_offset: offset of the record that caused this change; NO_OFFSET if none did.
+    previous_offset: offset of the partition's previous change or its creation.
     """
 
     topic_id: UUID
@@ -155,7 +159,7 @@ class RemoveTopic(msgspec.Struct, frozen=True, gc=False):
 
 
 class RenewTopic(msgspec.Struct, frozen=True, gc=False):
-    """The topic continues under another id, so that clients accept that it has fewer partitions than before.
+    """A topic continues under another id, so that clients accept that it has fewer partitions than before.
 
     Its partitions keep their `created`, leader and epochs.
     """
@@ -184,7 +188,7 @@ class Config(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProducerIds(msgspec.Struct, frozen=True, gc=False):
-    """A broker received a block of producer ids.  All ids below `next_producer_id` are allocated."""
+    """The allocation of a block of producer ids to a broker.  All ids below `next_producer_id` are allocated."""
 
     broker_id: int
     broker_epoch: int
@@ -201,7 +205,7 @@ class Feature(msgspec.Struct, frozen=True, gc=False):
 
 
 class ForgetTopics(msgspec.Struct, frozen=True, gc=False):
-    """Names of topics that were deleted about a day ago.  The leader epochs of their partitions are dropped."""
+    """The leader epochs of these topics, which were deleted about a day ago, are dropped."""
 
     names: tuple[str, ...]
 

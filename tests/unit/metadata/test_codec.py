@@ -47,7 +47,7 @@ def refused(payload: bytes, *words: str) -> None:
 
 
 def test_an_unset_oneof_is_refused_at_its_offset() -> None:
-    refused(payload_of(good(), pb.Record()), "offset 101", "unknown kind")
+    refused(payload_of(good(), pb.Record()), "offset 101", "kind is unknown")
 
 
 def test_a_higher_version_and_a_missing_one_are_refused() -> None:

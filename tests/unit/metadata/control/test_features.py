@@ -108,7 +108,7 @@ def test_an_unknown_feature_is_refused() -> None:
 
 def test_a_node_of_an_older_release_stops_at_a_higher_level() -> None:
     level = METADATA_VERSION_MAX + 1
-    with pytest.raises(CorruptStoreError, match=r"level of metadata\.version, of which this release understands"):
+    with pytest.raises(CorruptStoreError, match=r"this release supports metadata\.version up to level"):
         codec.decode(codec.encode([Feature(METADATA_VERSION, level)]), 17)
     image = ClusterImage().apply(0, (Feature(METADATA_VERSION, level),))
     with pytest.raises(CorruptStoreError, match=f"level {level} of metadata.version; this release understands at most"):

@@ -108,7 +108,7 @@ def test_a_node_of_the_former_release_ends_at_the_upgrade_and_never_reads_a_conf
         former.setattr(codec, "METADATA_VERSION_MAX", 1)
         former.setattr("metadata.snapshot.METADATA_VERSION_MAX", 1)
         former.setattr(codec, "_SCOPES", {scope.value: scope for scope in ConfigScope if scope.value <= 3})
-        with pytest.raises(CorruptStoreError, match=r"level of metadata\.version, of which this release understands"):
+        with pytest.raises(CorruptStoreError, match=r"this release supports metadata\.version up to level"):
             codec.decode(codec.encode(decision.records))
         with pytest.raises(CorruptStoreError, match="config scope 4"):
             codec.decode(codec.encode([config]))
