@@ -97,10 +97,10 @@ def raft_config(config: NodeConfig, address: str, new_id: str) -> RaftConfig:
 
 
 class ControlPlane:
-    """An async context manager.
+    """The control plane of one process: an async context manager that starts and stops its parts.
 
-    `replay` exists from the start, so others can subscribe before the first batch.  `node`, `controller` and `service`
-    exist inside `async with`.
+    `replay` exists from the start, so others can subscribe before the first batch.  `node`, `controller`, `service` and
+    `node_service` exist inside `async with`.
     """
 
     node: QuorumNode
@@ -129,13 +129,13 @@ class ControlPlane:
             self.standing = FileStanding(store.directory)
         self._volunteer: Volunteer | None = None
         self._entered = self._was_entered = False
-        self.all_checks = self.checks  # those of the whole process; `broker run` adds its own
+        self.all_checks = self.checks  # the checks of the whole process; `broker run` adds its own
         self.disk_paths: tuple[str, ...] = ()  # data directories and quorum directory, for figures of free space
         self.space = SpaceSamples(lambda: self.disk_paths)
         self.before: OutlivedError | None = None  # describes the quorum directory that was just set aside
 
     async def __aenter__(self) -> ControlPlane:
-        """Bind, open the store, serve, and join the quorum's traffic.
+        """Bind the port, open the store, and start all parts of the control plane.
 
         Raises:
             ConfigError: the port, the directory or the configuration is refused.
@@ -196,16 +196,16 @@ class ControlPlane:
             logger.info("in no cluster yet: waits until one of these nodes answers", nodes=nodes)
 
     def log_observer(self) -> None:
-        """If this node does not vote, log that, and the command that makes it a voter.
+        """If this node does not vote, log this fact and the command that makes the node a voter.
 
-        For nodes without a broker, once they are ready.
+        Nodes without a broker call this once they are ready.
         """
         node = self.node
         if node.core.is_voter or self.config.quorum_auto_join:
             return
         command = f"kctl add-voter {node.node_id}@{node.address}"
         next_step = f"to make it a voter: {command}"
-        if node.node_id in node.voter_ids:  # that voter has another disk
+        if node.node_id in node.voter_ids:  # the voter with this id has another disk
             next_step = f"if the disk of that voter is lost permanently: {command} --replace"
         logger.info("follows as an observer: it does not vote", node_id=node.node_id, next=next_step)
 
@@ -257,7 +257,7 @@ class ControlPlane:
 
     @property
     def cluster_id(self) -> str | None:
-        """None if this node does not know it yet."""
+        """The cluster id; None if this node does not know it yet."""
         return self.node.cluster_id if self._was_entered else self.config.cluster_id
 
     def peers(self) -> list[str]:
@@ -328,20 +328,26 @@ class ControlPlane:
         metrics.gauge("quorum_epoch", "Epoch of the metadata quorum.", lambda: node.epoch)
         metrics.gauge("quorum_leader_id", "Node id of the leader; absent when none is known.", lambda: node.leader_id)
         metrics.gauge("quorum_is_leader", "Whether this node leads.", lambda: node.role is Role.LEADER)
-        metrics.gauge("quorum_is_paused", "Whether it leads without a majority.", lambda: node.paused)
+        metrics.gauge("quorum_is_paused", "Whether it leads without fetches from a majority.", lambda: node.paused)
         metrics.gauge("quorum_high_watermark", "End of the known committed records.", lambda: node.high_watermark)
         metrics.gauge("quorum_log_end_offset", "End of this node's log.", lambda: node.log_end_offset)
-        metrics.gauge("quorum_applied_offset", "End of the records applied here.", lambda: node.applied_offset)
-        metrics.gauge("quorum_requests_in_progress", "Unanswered.", lambda: node.metrics().requests_in_progress)
+        metrics.gauge("quorum_applied_offset", "End of the records applied on this node.", lambda: node.applied_offset)
         metrics.gauge(
-            "controller_is_active", "Whether this node decides.", lambda: self.controller.active and not node.paused
+            "quorum_requests_in_progress",
+            "Requests to this node that are not answered yet.",
+            lambda: node.metrics().requests_in_progress,
+        )
+        metrics.gauge(
+            "controller_is_active",
+            "Whether this node is the active controller and is not paused.",
+            lambda: self.controller.active and not node.paused,
         )
         metrics.counters(
             "controller_brokers_fenced", "Brokers that this node fenced.", "reason", lambda: self.controller.fenced
         )
         metrics.counters(
             "controller_probes",
-            "Connections to brokers that do not answer, by the state of their process.",
+            "Attempts to connect to brokers, to learn whether their processes have ended, by answer.",
             "answer",
             lambda: self.controller.probes,
         )

@@ -9,7 +9,7 @@ to standard output as frames: kind (1 byte), length (4 bytes, big-endian), conte
 
 Nothing is written to the directory.  SQLite folds the write-ahead log into a database that it opens, so the program
 opens a copy: it copies the log's files and links to the snapshots.  The store itself opens the copy, with all its
-checks, so everything that the store would refuse is refused here with the same error.
+checks, so the program refuses everything that the store would refuse, with the same error.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def dump(path: str, topics: Sequence[str], emit: Emit) -> None:
 
     Raises:
         QuorumlogError: the path is not one of these, is in use, or is damaged.  The content before the damage was
-        emitted. OSError: it does not exist or cannot be read.
+            emitted.
+        OSError: the path does not exist or cannot be read.
     """
     if os.path.isdir(path):
         for directory in (path, os.path.join(path, QUORUM_FOLDER)):
@@ -138,8 +139,9 @@ def load_snapshot(path: str) -> tuple[SnapshotHeader, ClusterImage]:
     """Return the header and the image of a snapshot file.
 
     Raises:
-        CorruptStoreError: it is damaged.
-        ClusterError: it is not a snapshot.
+        CorruptStoreError: the file is damaged.
+        ClusterError: the file is not a snapshot.
+        OSError: the file does not exist or cannot be read.
     """
     parser, loader = SnapshotParser(), ImageLoader(path)
     try:
@@ -155,7 +157,7 @@ def load_snapshot(path: str) -> tuple[SnapshotHeader, ClusterImage]:
                 f"{path} is not a snapshot: {error}",
                 "give a node's data directory, or a .snapshot file",
             ) from error
-        raise CorruptStoreError(f"{path}: {error}", next_step="another node's snapshot holds the same") from error
+        raise CorruptStoreError(f"{path}: {error}", next_step="read the same snapshot of another node") from error
 
 
 # A quorum directory
@@ -173,7 +175,7 @@ async def _dump_directory(directory: str, emit: Emit) -> None:
         store = SqliteQuorumStore(copy, Sources.real())
         try:
             await _dump_store(store, directory, identity, emit)
-        except QuorumlogError as error:  # its message names the copy
+        except QuorumlogError as error:  # the store's message names the copy
             error.message = error.message.replace(copy, directory)
             raise
         finally:
@@ -190,7 +192,7 @@ async def _dump_store(store: SqliteQuorumStore, directory: str, identity: Identi
     emit(b"I", json.dumps(about).encode())
     below = [end for end in stored.snapshots if end.offset <= stored.log_start]
     if below:
-        with contextlib.suppress(CorruptStoreError):  # without it topics are shown by id
+        with contextlib.suppress(CorruptStoreError):  # without this snapshot, topics are shown by id
             _, image = load_snapshot(os.path.join(directory, snapshot_name(max(below, key=lambda end: end.offset))))
             names = await describe_metadata(image, stored.state.cluster_id or "", (), partitions=False)
             emit(b"N", names.SerializeToString())
@@ -201,7 +203,9 @@ async def _dump_store(store: SqliteQuorumStore, directory: str, identity: Identi
         except CorruptStoreError:  # read the batches before the damage one by one
             batches = await store.read(offset, offset + 1, 1)
         if not batches:
-            raise CorruptStoreError(f"{directory}: nothing at offset {offset}, below {stored.log_end}")
+            raise CorruptStoreError(
+                f"{directory}: the log ends at offset {stored.log_end}, but has no batch at offset {offset}"
+            )
         for batch in batches:
             try:
                 message = batch_message(batch)
@@ -212,10 +216,10 @@ async def _dump_store(store: SqliteQuorumStore, directory: str, identity: Identi
 
 
 def copy_quietly(directory: str, copy: str) -> None:
-    """Copy the files of the log, and link to the snapshots.  No process can open the directory meanwhile.
+    """Copy the files of the log, and link to the snapshots.  No process can open the directory while it is copied.
 
     Raises:
-        StoreRefusedError: a process uses it.
+        StoreRefusedError: a process uses the directory.
     """
     with _unused(directory):
         for name in (DATABASE, WAL, IDENTITY, LOCK):

@@ -2,7 +2,7 @@
 
 A node that has ended answers no questions.  It therefore writes the reason into its directories (`LastEnd`), where its
 next start finds it, and sends it to the other nodes that it knows, which keep it in memory for `kctl doctor`.  Both are
-attempts: neither may fail a stop or delay it for long.  The other nodes forget the reason once the node runs again.
+attempts: neither may make a stop fail or delay it for long.  The other nodes drop the reason once the node runs again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quorumlog_server.control_plane import ControlPlane
 
 REPORT_S = 1.0
 PEERS_MAX = 16
-"""The limit of nodes to which an end is reported, voters first."""
+"""Maximum number of nodes to which an end is reported, voters first."""
 
 logger = get_logger("run")
 
@@ -41,7 +41,7 @@ class Farewell:
     def begin(self) -> None:
         """Log how the previous process ended, and record that this one runs.  The directories must be locked."""
         if not self._note.begin():
-            return  # this process has begun before: its quorum was rebuilt
+            return  # this process has already begun: its quorum was rebuilt while it ran
         before = self._note.before
         if before is None:
             return
@@ -60,7 +60,7 @@ class Farewell:
             )
 
     async def ready(self) -> None:
-        """Let the other nodes forget the end of an earlier process, now that this one serves."""
+        """Report to the other nodes that this process serves, so that they drop the end of an earlier process."""
         if self._note.before is not None and self._note.before.state in (FAILED, RUNNING):
             await self._report(None)
 

@@ -1,14 +1,14 @@
 """Restarts a node whose quorum was rebuilt by hand while the node was away (`quorum-node recover`).
 
-Theory of operation.  The first reply to a node reports that its quorum has a newer generation.  The node's own
-log then belongs to a history that does not continue: it may hold records that only lost disks had confirmed, and from
-some point on its offsets name other records.  So the node starts again with an empty quorum directory and a new
-directory id, and fetches everything from the rebuilt quorum.  The old directory is never deleted, because it may hold
-the only copy of records that the rebuilt quorum does not have.  It is renamed, with its generation in the name.
+Theory of operation.  The first reply to a node reports that its quorum has a newer generation.  The node's own log then
+belongs to a history that does not continue: it may hold records that only lost disks had confirmed, and from some
+offset on, it differs from the log of the rebuilt quorum.  So the node starts again with an empty quorum directory and a
+new directory id, and fetches everything from the rebuilt quorum.  The old directory is never deleted, because it may
+hold the only copy of records that the rebuilt quorum does not have.  It is renamed, with its generation in the name.
 
 Observers, which include brokers, do this automatically.  A voter does not: an operator may still want to recover from
-its directory, and its return may mean that the wrong directory was recovered.  It ends with an error that names the
-next step.
+its directory, and the wrong directory may have been recovered.  The process of a voter ends with an error that names
+the next step.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ logger = get_logger("quorum")
 async def through_generations(
     directory: str, knows_a_way: bool, run: Callable[[OutlivedError | None], Awaitable[None]]
 ) -> None:
-    """Run the process of this quorum directory, and run it again with an empty one after each rebuild of the quorum.
+    """Run a node with this quorum directory, and after each rebuild of the quorum, run it again with an empty one.
 
-    run: gets a description of the directory that was set aside before, or None.
+    run: runs the node.  Its argument describes the directory that was just set aside; None at first.
     knows_a_way: whether the configuration names nodes of the cluster, so that an empty node finds it.
 
     Raises:
@@ -61,7 +61,7 @@ def log_lost_metadata(before: OutlivedError, history: VoterHistory) -> None:
 
     history: the voters in the log of the rebuilt quorum.
     """
-    # After several rebuilds, the histories differ from the first one on.
+    # After several rebuilds, the histories differ from the first rebuild on.
     begins = history.rebuilt_at(before.generation + 1)
     if begins is None:
         logger.warning(

@@ -117,7 +117,7 @@ def _recover(parsed: argparse.Namespace) -> int:
     except ValueError as error:
         return server_cli.report_problems(QUORUM_NODE, ConfigError(f"--address: {error}"))
     given = [os.path.join(folder, QUORUM_FOLDER) for folder in parsed.data_dir]
-    # One that is given twice would be refused as locked.
+    # A directory that is given twice would be refused as locked.
     folders = list({os.path.realpath(folder): folder for folder in given}.values())
     confirm = (lambda: True) if parsed.yes else _confirm
     try:
@@ -135,12 +135,12 @@ def _recover(parsed: argparse.Namespace) -> int:
 
 
 def _say(line: str) -> None:
-    """Print at once, also to a pipe or a file: if the process is killed, the output must show whether it had begun."""
+    """Print at once, also to a pipe or a file: if the process is killed, the output must show whether writing began."""
     print(line, flush=True)
 
 
 def _confirm() -> bool:
-    """Ask for the confirmation; Ctrl-C refuses it."""
+    """Ask for confirmation, and return the answer; Ctrl-C means no."""
     if threading.current_thread() is not threading.main_thread():
         return _said_yes()
     # asyncio turns the first Ctrl-C into a cancellation, which `input` ignores.  So a later "yes" would begin to write.

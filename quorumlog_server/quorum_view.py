@@ -17,10 +17,10 @@ class Describing(Protocol):
 
 
 async def leaders_description(node: Describing, transport: Transport, timeout_ms: int) -> DescribeQuorumReply | None:
-    """Return the description of the quorum by its leader, this node or the one that it follows.
+    """Return the leader's description of the quorum.  The leader is this node, or the node that it follows.
 
     None if there is no leader, if it does not answer in time, or if the node that answers does not lead (any more):
-    only a leader knows how far the others are.
+    only a leader knows the log ends of the other nodes.
     """
     reply = node.describe()
     known = reply.known

@@ -1,21 +1,21 @@
 """`quorum-node recover`: rebuilds the metadata quorum from a surviving directory, after its majority is lost.
 
 This is not Raft: records that only lost disks held are lost, and records that no majority had confirmed become
-committed.  So an operator does it offline, on the directory with the greatest (epoch, end offset) of all that remain,
-and the program explains the consequences.  It appends to that log, in one transaction:
+committed.  So an operator runs this program offline, and the program explains the consequences.  It uses the directory
+with the greatest (epoch, end offset) of all that remain, and appends to its log, in one transaction:
 
-- `Voters` of a new generation, with this node alone and under a new directory id: nodes of older generations are
-  refused by name, and a copy of the old directory is another replica;
-- for every partition, a leader epoch that is 1000 higher, and no leader: leaders that the lost records elected may
+- `Voters` of a new generation, with only this node, under a new directory id.  Nodes of older generations are
+  refused because of their generation, and a copy of the old directory is another replica;
+- for every partition, a leader epoch that is 1000 higher, and no leader.  Leaders that the lost records elected may
   still run, and must be fenced by every later epoch;
-- producer ids far above those known to be in use: the lost records may have handed out more.
+- producer ids far above those known to be in use, since the lost records may have allocated more.
 
-The epoch of the quorum is also raised by 1000.  The node then starts as the only voter, and the others are added again,
-empty.
+The epoch of the quorum is also raised by 1000.  The node then starts as the only voter, and the other voters are added
+again with empty disks.
 
-The new directory id is stored in another file than the log, and is written after it.  If the run is interrupted between
-the two, the log names a voter whose disk does not exist, and there is no leader.  Running it again on the same
-directory repairs that.
+The new directory id is in another file than the log, and is written after the log.  If the program is interrupted
+between the two writes, the log names a voter whose disk does not exist, and there is no leader.  To repair that, run
+the program again on the same directory.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The changes of the chosen directory.
+    """The changes to the chosen directory.
 
+    partitions: number of partitions that lose their leader.
     is_found: whether the other nodes look for the quorum at this address.
     was_cut_off: whether an earlier run was interrupted between its two writes.
     """
@@ -102,10 +103,14 @@ async def recover(
     confirm: Callable[[], bool],
     say: Callable[[str], None],
 ) -> bool:
-    """Rebuild the quorum from the best of these quorum directories; return False if `confirm` did.
+    """Rebuild the quorum from the best of these quorum directories.
+
+    Return whether it was rebuilt; False if `confirm` returned False.
+    address: control address of the node (HOST:PORT); None: its address as a voter.
+    say: prints a line.
 
     Raises:
-        ConfigError: these are not directories of one cluster, one is in use, or the node's address is not known.
+        ConfigError: the directories do not belong to one cluster, one is in use, or the node's address is not known.
         FatalError: the disk fails, or the best directory is damaged.
     """
     opened: list[Found] = []
@@ -150,7 +155,7 @@ async def _write(best: Found, plan: Plan) -> None:
         replace_identity(best.where, replace(identity, directory_id=str(plan.key.directory_id)))
     except (OSError, FatalError) as error:
         raise FatalError(
-            f"not complete, and a part may have been written: {error}", next_step="repair the disk, and run it again"
+            f"the rebuild failed, but may be partly written: {error}", next_step="repair the disk, and run it again"
         ) from error
 
 
@@ -179,7 +184,11 @@ async def _open(directory: str, sources: Sources) -> Found:
 
 
 def choose(opened: Sequence[Found]) -> Found:
-    """Return the directory to continue from: the one with the greatest (epoch, end offset) in the newest generation."""
+    """Return the directory to continue from: the one with the greatest (epoch, end offset) in the newest generation.
+
+    Raises:
+        ConfigError: the directories belong to different clusters, or to none.
+    """
     clusters = sorted({str(found.stored.state.cluster_id) for found in opened})
     if len(clusters) > 1:
         raise ConfigError(
@@ -205,7 +214,9 @@ async def image_of(found: Found, sources: Sources) -> tuple[ClusterImage, Stored
     while offset < stored.log_end:
         batches = await found.store.read(offset, stored.log_end, READ_BYTES)
         if not batches:
-            raise CorruptStoreError(f"{found.where}: nothing at offset {offset}, below {stored.log_end}")
+            raise CorruptStoreError(
+                f"{found.where}: the log ends at offset {stored.log_end}, but has no batch at offset {offset}"
+            )
         for batch in batches:
             replay.apply(batch)
         offset = batches[-1].end_offset
@@ -213,7 +224,11 @@ async def image_of(found: Found, sources: Sources) -> tuple[ClusterImage, Stored
 
 
 def plan_rebuild(stored: StoredQuorum, end: LogEnd, image: ClusterImage, address: str | None, sources: Sources) -> Plan:
-    """Return the changes that make a new generation of the quorum out of this directory."""
+    """Return the changes that turn this directory into a new generation of the quorum.
+
+    Raises:
+        ConfigError: `address` is None and the node was not a voter.
+    """
     history = VoterHistory(stored.controls, stored.base)
     record = history.record
     assert record is not None, f"a log that ends at {end} without voters"
@@ -252,7 +267,7 @@ def _was_cut_off(stored: StoredQuorum, record: Voters) -> bool:
 
 
 def _voters_before(stored: StoredQuorum) -> VoterSet:
-    """Return the last voters that other nodes can know: those of an interrupted run were never served."""
+    """Return the last voters that other nodes can know.  The voters of an interrupted run were never served."""
     records = [] if stored.base is None else [stored.base.voters]
     records += [batch.control for batch in stored.controls if isinstance(batch.control, Voters)]
     return next((each.voters for each in reversed(records) if not _was_cut_off(stored, each)), VoterSet())

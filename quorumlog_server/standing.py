@@ -15,11 +15,11 @@ from quorum.store.directory import note_file, noted_files, refusal, sync_directo
 from quorumlog.errors import CorruptStoreError
 
 FILE = "standing.json"
-_NEXT_STEP = 'write {"standing": "voter"} into it: the node then joins only when it is added'
+_NEXT_STEP = 'write {"standing": "voter"} into it: the node then becomes a voter only by kctl add-voter'
 
 
 class Standing(Enum):
-    """NEW: never a voter.  VOTER: a voter, or removed by an operator.  LEAVING: it has asked to be removed."""
+    """NEW: never a voter.  VOTER: a voter, or removed by an operator.  LEAVING: the node has asked to be removed."""
 
     NEW = "new"
     VOTER = "voter"
@@ -27,12 +27,12 @@ class Standing(Enum):
 
 
 class StandingStore(Protocol):
-    """Stores the standing.  It outlives the process, and is lost with the quorum's log."""
+    """Stores the standing, which outlives the process, and is lost with the quorum's log."""
 
     async def load(self) -> Standing: ...
 
     async def save(self, standing: Standing) -> None:
-        """Durable on return."""
+        """Store the standing, durably on return."""
         ...
 
 
@@ -47,7 +47,8 @@ class FileStanding:
         self._path = os.path.join(directory, FILE)
 
     async def load(self) -> Standing:
-        """
+        """Return the stored standing, or NEW if none was ever stored.
+
         Raises:
             CorruptStoreError: the file is damaged or missing.
             FatalError: the disk fails.
@@ -55,7 +56,8 @@ class FileStanding:
         return await asyncio.get_running_loop().run_in_executor(None, self._load)
 
     async def save(self, standing: Standing) -> None:
-        """
+        """Store the standing, durably on return.
+
         Raises:
             FatalError: the disk fails.
         """
@@ -65,7 +67,7 @@ class FileStanding:
         try:
             with open(self._path, "rb") as file:
                 standing = Standing(json.loads(file.read())["standing"])
-            note_file(self._directory, FILE)  # a crash may have come between writing and noting it
+            note_file(self._directory, FILE)  # a process may have crashed between writing the file and noting it
             return standing
         except FileNotFoundError as error:
             if FILE in noted_files(self._directory):

@@ -4,7 +4,7 @@ Theory of operation.  `quorum.auto.join`: a node that is caught up asks the acti
 add-voter` does, and with the same checks.  It has one request under way at a time.  After each refusal it waits twice
 as long as before, minus a random part, so that many new nodes do not ask in step.
 
-It asks only if its disk never was a voter, or if it left on its own request.  **A voter that an operator has removed
+It asks only if its disk was never a voter, or if it left on its own request.  **A voter that an operator has removed
 does not join again**, even after a restart and after the log has lost the record of the removal.  Without this rule a
 running node would rejoin within seconds of its removal (KAFKA-19850).  So the disk keeps its `Standing`.  A node never
 takes the place of another disk either: only an operator can know that a disk is lost (`kctl add-voter --replace`).
@@ -49,7 +49,7 @@ logger = get_logger("quorum")
 
 
 class Node(Protocol):
-    """The part of `QuorumNode` that is used here."""
+    """The part of `QuorumNode` that this module uses."""
 
     @property
     def core(self) -> RaftCore: ...
@@ -131,7 +131,7 @@ class Volunteer:
 
     def _may_ask(self) -> bool:
         node = self._node
-        if node.high_watermark == 0:  # no voter set is known to be committed, so it does not count as removed
+        if node.high_watermark == 0:  # no voter set is known to be committed, so the node does not count as removed
             return False
         if self._leaving or self.is_voter or not node.core.met or node.leader_id is None or not node.is_caught_up():
             return False
@@ -167,7 +167,7 @@ class Volunteer:
         return f"kctl add-voter {self._node.node_id}@{self._node.address}"
 
     def _say(self, what: str, next_step: str) -> None:
-        """Log this, unless it was the last thing logged."""
+        """Log `what`, unless this method logged the same text last."""
         if what != self._said:
             self._said = what
             logger.info(what, node_id=self._node.node_id, **({"next": next_step} if next_step else {}))
@@ -186,7 +186,7 @@ class Volunteer:
         was_voter = joined is True or self.is_voter
         if not was_voter and joined is False:
             return True
-        had_left = self._standing is Standing.LEAVING  # it has not fetched the record of its removal yet
+        had_left = self._standing is Standing.LEAVING  # but may not have fetched the record of its removal yet
         await self._save(Standing.LEAVING)
         backoff = Backoff(LEAVE_RETRY_S, WAIT_MAX_S, self._random)
         while True:
@@ -223,7 +223,7 @@ class Volunteer:
     async def _joined_meanwhile(self, timeout_ms: int) -> bool | None:
         """Wait for a request to be added that is in progress.
 
-        Return whether it has added this node; None if that is not known.
+        Return whether that request has added this node; None if this is unknown.
         """
         asking = self._asking
         if asking is None:
