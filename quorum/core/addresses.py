@@ -22,6 +22,8 @@ class VoterAddress(NamedTuple):
 
 
 class VoterAddresses:
+    """The addresses that this node has heard and that are newer than those in the log."""
+
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._heard: dict[ReplicaKey, VoterAddress] = {}

@@ -196,7 +196,10 @@ class ChangeGate:
     def _identify(
         self, work: PendingChange, node_id: int, address: str, directory_id: UUID | None, now_ms: int
     ) -> ReplicaKey | Verdict | None:
-        """Return which disk answers at `address`; None until it has answered."""
+        """Return the key of the disk that answers at `address`; None until it has answered.
+
+        Return a verdict if no node answers, or another one than expected.
+        """
         state = self._state
         if (node_id, address) == (state.key.node_id, state.config.address):
             found = state.key

@@ -41,7 +41,7 @@ def names(voters: VoterSet | None) -> str:
 
 
 def refuse_without_majority(after: VoterSet, live: Collection[ReplicaKey]) -> Verdict | None:
-    """Refuse a voter set of which no majority is live: it could not even commit the change that undoes it."""
+    """Refuse a voter set without a live majority: it could not even commit the change that reverts it."""
     up = [str(voter.key.node_id) for voter in after if voter.key in live]
     down = [str(voter.key.node_id) for voter in after if voter.key not in live]
     if len(up) >= after.majority:

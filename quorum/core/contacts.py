@@ -79,9 +79,9 @@ class Contacts:
             leader.displaced[voter.key] = now_ms
 
     def is_live(self, leader: Leader, key: ReplicaKey, now_ms: int) -> bool:
-        """Return whether the replica sent a request within the fetch timeout, and no other disk at its address since.
+        """Return whether the replica has sent a request within the fetch timeout.
 
-        The leader itself is live.
+        It is not live if another disk has answered at its address since then.  The leader itself is live.
         """
         state = self._state
         if key == state.key:
@@ -149,7 +149,7 @@ class Contacts:
         return contacts[needed - 1]
 
     def update_pause(self, leader: Leader, now_ms: int) -> None:
-        """Pause when there was not contact with a majority within the fetch timeout, until there is contact again."""
+        """Pause the leader if it has had no contact with a majority within the fetch timeout; else end its pause."""
         state = self._state
         contact = self.majority_contact_ms(leader)
         before, leader.paused = leader.paused, contact is not None and now_ms - contact >= state.config.fetch_timeout_ms

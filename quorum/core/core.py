@@ -211,7 +211,7 @@ class RaftCore:
         return effects
 
     def _refuse_work(self, event: Event, reason: str) -> None:
-        """Refuse proposals and questions of the shell, as a node that cannot take part."""
+        """Refuse the requests of the shell, because this node cannot take part."""
         state = self._state
         match event:
             case Propose():
@@ -576,11 +576,13 @@ class RaftCore:
 
     @property
     def target_problem(self) -> str | None:
-        """Return why a leader has not taken the last step towards the target; None if it has."""
+        """Return why this leader's last step towards the target was refused; None if it was not, or if another node
+        leads."""
         return self._state.role.target_problem if isinstance(self._state.role, Leader) else None
 
     def address_of(self, node_id: int) -> str | None:
-        """Return the address that this node named in its latest fetch; None unless a leader has heard it."""
+        """Return the address in the latest fetch of node `node_id`; None if this node does not lead, or has received no
+        fetch of that node."""
         role = self._state.role
         return role.address_of(node_id) if isinstance(role, Leader) else None
 
@@ -605,5 +607,6 @@ def _refuse_stored(state: CoreState, stored: StoredQuorum) -> str | None:
         return f"the log is of cluster {named}, the quorum state of cluster {disk.cluster_id}"
     voters, target = state.history.below(disk.applied_offset)
     if state.met and (voters, target) != (disk.voters, disk.target_voters):
-        return f"the quorum state holds the voters {disk.voters}, the log below {disk.applied_offset} {voters}"
+        text = f"the log below offset {disk.applied_offset} holds {voters}"
+        return f"the quorum state does not match the log: it holds the voters {disk.voters}, but {text}"
     return None

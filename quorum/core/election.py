@@ -6,8 +6,7 @@ takes the next epoch only if a majority would vote for it.  A follower that hear
 cut off cannot end the leadership of a working leader when it rejoins.  If two Prospective nodes ask each other, the one
 with the lower (log end, id) agrees and waits.  The other refuses, and asks again immediately, because its pre-vote will
 now be granted.  So a split costs one round trip, not another timeout.  A node whose own pre-vote has timed out agrees
-to every
-log that is as long as its own: it may have the higher id and be unable to reach a majority.
+to every node with a log as long as its own: it may have the higher id and be unable to reach a majority.
 
 A request is checked before this node acts on it: cluster, generation, and whether it is addressed to this disk.  Only
 then may its epoch be adopted, and only from a node that could be a voter.  Every reply carries the epoch and leader
@@ -51,14 +50,15 @@ from quorum.core.transitions import Transitions
 from quorum.core.types import Election, LogEnd, ReplicaKey
 
 EPOCH_AHEAD_MAX = 16
-"""How far ahead an adopted epoch of a node that is not a voter may be.  Each epoch took a majority of pre-votes."""
+"""Maximum number of epochs by which a node that is not a voter may be ahead of a leader, to make it start a new epoch.
+More are not plausible, because each epoch took a majority of pre-votes."""
 
 DELAYS_MAX = 5
 """How often the delay of a successor may double.  So the second one waits for at least 1/32 of the election timeout."""
 
 
 class Elections:
-    """Votes, epochs, and the begin and end of a leadership."""
+    """Votes, epochs, and the beginning and end of a leadership."""
 
     def __init__(
         self,
@@ -118,7 +118,10 @@ class Elections:
         return None
 
     def _meet_leader(self, epoch: int, leader_id: int, address: str, now_ms: int, how: str) -> bool:
-        """Follow the leader of `epoch`, which is not below this node's; False if the epoch has another leader."""
+        """Follow the leader of `epoch`, which is not below this node's epoch.
+
+        Return False if this node knows another leader of that epoch.
+        """
         state = self._state
         if epoch == state.epoch and state.election.leader_id not in (None, leader_id):
             return False
@@ -222,11 +225,11 @@ class Elections:
         return 0 if oldest_ms is None else now_ms - oldest_ms
 
     def _may_still_win(self, candidate: Candidate, now_ms: int) -> bool:
-        """Return whether a candidate whose time is over goes on asking for the votes of its epoch.
+        """Return whether a candidate whose time is over continues to ask for votes in the same epoch.
 
-        It does unless a voter has refused, or its own disk hangs.  The voters that have not answered would delay a new
-        election as well, and a voter with a slow disk would have to write the new epoch, too.  Meanwhile another voter
-        can begin an election, because a candidate grants every pre-vote.
+        It continues unless a voter has refused, or its own disk hangs.  The voters that have not answered would also
+        delay a new election, and a voter with a slow disk would also have to write the new epoch.  Meanwhile another
+        voter can begin an election, because a candidate grants every pre-vote.
         """
         refused = any(vote.granted is False for vote in candidate.votes.values())
         return not refused and self._disk_silent_ms(now_ms) < self._state.config.fetch_timeout_ms
@@ -393,7 +396,8 @@ class Elections:
     def _schedule_election(self, successors: tuple[ReplicaKey, ...], now_ms: int) -> None:
         """Set this voter's election timer by its place among the successors.
 
-        The first becomes a candidate immediately, each further one after twice the delay, and unlisted voters last.
+        The first becomes a candidate immediately, each further one after twice the delay of the one before it, and
+        voters that are not listed come last.
         """
         state = self._state
         if isinstance(state.role, Follower):
@@ -416,7 +420,7 @@ class Elections:
     # A node that is in a later epoch than its leader
 
     def hear_seeker(self, request: DescribeQuorum, now_ms: int) -> None:
-        """Become the leader again in a later epoch than a node that otherwise could not follow this leader.
+        """Start an election in a later epoch than that of a node that otherwise could not follow this leader.
 
         A voter that was removed while it was a candidate stays in its later epoch, as do the nodes that learned that
         epoch from it.  They follow no leader of an older epoch, and no voter adopts their epoch, because they are not

@@ -98,7 +98,7 @@ class VoterChangeResult(msgspec.Struct, frozen=True):
     changed: bool  # false for a change that was refused or already satisfied, and for a dry run
     offset: int  # end offset of the record that was appended for it; 0 if no record was appended
     voters: VoterSet  # the voters in force at this decision; for a dry run, the voters that the change would lead to
-    target: VoterSet | None  # likewise
+    target: VoterSet | None  # the target in force; for a dry run, the target that the change would set
 
 
 # Events
@@ -189,8 +189,8 @@ class Prefer(msgspec.Struct, frozen=True):
 class ConfirmRead(msgspec.Struct, frozen=True):
     """Find the offset that a current read must have applied.
 
-    Exactly one `ReadConfirmed` or `ReadRefused` with this `call` follows; as long as the leader is connected, within a
-    round trip.
+    Exactly one `ReadConfirmed` or `ReadRefused` with this `call` follows: within one or two round trips, as long as the
+    leader is connected to a majority.
     """
 
     call: int
@@ -289,7 +289,7 @@ class Write(msgspec.Struct, frozen=True):
     """Make this durable as one unit; `Written(id)` answers.  Adjacent writes may be merged, but never reordered.
 
     The order is: truncate, then drop everything below the base's end, then append, then store the resulting quorum
-    state.  A log that ends before the base's end is empty from there on.
+    state.  If the log ends before the base's end, it becomes empty and starts at the base's end.
     """
 
     id: int
@@ -345,7 +345,7 @@ class ControlApplied(msgspec.Struct, frozen=True):
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """The node has joined its cluster, whose id is durable here."""
+    """The node has joined its cluster, whose id is durable on its disk."""
 
     cluster_id: str
     replaced: ReplicaKey | None = None  # the listed voter whose disk this one replaces
@@ -358,7 +358,7 @@ class NodeRefused(msgspec.Struct, frozen=True):
     """
 
     message: str
-    newer_generation: int | None = None  # the quorum's, when the reason is that the quorum was rebuilt
+    newer_generation: int | None = None  # the quorum's generation, if the reason is that the quorum was rebuilt
 
 
 class VotersChanged(msgspec.Struct, frozen=True):

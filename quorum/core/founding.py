@@ -1,15 +1,16 @@
 """How an empty disk founds or joins its cluster.
 
-Theory of operation.  Directory ids are random and are never typed, so a voter list has ids and addresses only.  One
-node must find out the directory ids, exactly once.  A *newborn* (a node with an empty log) does not vote, is no
-candidate and acknowledges nothing.  It introduces itself:
+Theory of operation.  Directory ids are random, and no operator types them, so a voter list contains only ids and
+addresses.  One node must find out the directory ids, exactly once.  A *newborn* (a node with an empty log) does not
+vote, is not a candidate, and acknowledges nothing.  It introduces itself:
 
 - A founder (a node in the voter list) asks all other founders until it belongs to a cluster.  The founder with the
   lowest id founds the cluster once each of the others has answered that it is newborn and was given the same list.  It
-  writes the founding batch (offset 0, epoch 0) with the directory ids of all founders, and does not send it before it
-  is durable.
-- The other founders take the founding batch from any node that has it, if it holds their own key, and take part once it
-  is durable here.  Because the batch names each founding disk, the same voter list cannot found two clusters.
+  writes the founding batch (offset 0, epoch 0) with the directory ids of all founders, and sends the batch only after
+  it is durable.
+- The other founders take the founding batch from any node that has it, if it contains their own key.  They take part
+  once it is durable on their disks.  Because the batch names each founding disk, the same voter list cannot found two
+  clusters.
 - A founder that meets a cluster whose founding batch does not name its disk has a replaced disk.  It joins as an
   observer and reports which voter it could replace.
 - An observer asks the bootstrap addresses until a founded node answers, and keeps the cluster's id.
@@ -85,7 +86,7 @@ class Founding:
         return [pending.wakes_ms for pending in newborn.introductions.values()]
 
     def introduction(self, newborn: Newborn, address: str) -> PendingRequest:
-        """The `PendingRequest` to which a request to `address` belongs."""
+        """Return the `PendingRequest` to which a request to `address` belongs."""
         return newborn.introductions.get(address, self._state.seek)
 
     def on_introduce_reply(self, newborn: Newborn, to: Peer, reply: IntroduceReply, now_ms: int) -> None:
@@ -158,7 +159,7 @@ class Founding:
         if cluster_id is None or len(reply.voters) == 0:
             return None  # that node has not joined a cluster yet
         if not state.config.founders or founding is None:
-            # Without the founding batch, no node has the log's beginning any more: the voters of a snapshot count.
+            # Without the founding batch, the beginning of the log no longer exists: the voters of a snapshot count.
             return self._observe(newborn, reply, cluster_id)
         if not isinstance(founding.control, Voters):
             return None

@@ -1,16 +1,15 @@
 """Moving leadership on purpose: `transfer-leader`, and preferred controllers.
 
 Theory of operation.  A leader that hands over first stops accepting proposals, so that the successor can get the whole
-log.  It waits for the fetch that shows this, for an election timeout at most.  Then it resigns.  Its last request
+log.  It waits for the fetch that shows this, for at most one election timeout.  Then it resigns.  Its last request
 (EndQuorumEpoch) lists the successor first, and the successor immediately becomes a candidate.  Everything after that is
 an ordinary election: if the successor fails, the next one in the list becomes a candidate a little later.  If all of
 them fail, the old leader becomes a candidate.
 
-Some voters may be *preferred*.  A leader that is not preferred hands over to one that is caught up and fetches, and to
-no other, so a preference never reduces the number of possible leaders.  It also does not hand over to a preferred voter
-whose disk is slow (`latency.py`).  If a preferred node is given leadership and does not take it, or does not keep it
-for a minute, the node is not preferred for a while.  This time doubles with each further failure
-(`leader_history.py`)."""
+Some voters may be *preferred*.  A leader that is not preferred hands over to a preferred voter only if that voter
+fetches, is caught up and does not have a slow disk (`latency.py`).  So a preference never reduces the number of
+possible leaders.  If a preferred node is given leadership and does not take it, or does not keep it for a minute, the
+node is not preferred for a while.  This time doubles with each further failure (`leader_history.py`)."""
 
 from __future__ import annotations
 

@@ -8,17 +8,17 @@ disk is slow from a quarter of the election timeout on; only then do these rules
 - A voter with a slow disk lets the others become candidates first: for 1.25 fetch timeouts after it has lost the leader
   it only grants pre-votes, like any follower without contact with a leader.  If no other node is elected by then, it
   begins an election.
-- It extends its elections by the time that its own writes take.  Whatever its disk, a candidate that no voter has
-  refused waits for the votes that are missing: a voter with a slow disk may be writing one.
+- It extends its elections by the time that its own writes take.  A candidate that no voter has refused waits for the
+  missing votes, even if its own disk is fast: a voter with a slow disk may be writing its vote.
 - Every fetch reports the write time of the fetcher's disk.  A leader whose disk stalls resigns after one fetch timeout
   if another live voter has a fast disk.  If all are slow, it waits for four times the write time of the fastest, at
   most `STALL_TIMEOUTS_MAX` fetch timeouts; it also waits that long if no other voter is live.  It names slow voters
   last among its successors.
 - A leader does not hand over to a preferred voter with a slow disk, even if all are slow.  Otherwise leadership
-  would return at once to a voter whose disk has just stalled.  The next leader knows as much, because every voter
-  reports its own write time.
+  would return at once to a voter whose disk has just stalled.  The next leader also knows which disks are slow, because
+  every voter reports its own write time.
 
-Nodes that do not report a write time count as fast, so they are treated as before write times were reported."""
+Nodes that do not report a write time count as fast."""
 
 from __future__ import annotations
 

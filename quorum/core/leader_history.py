@@ -18,7 +18,7 @@ from quorum.core.types import ReplicaKey
 
 @dataclass(slots=True)
 class PendingTransfer:
-    """A `Transfer` that is not answered yet.  `epoch` is the one given up, None while this node still leads it."""
+    """A `Transfer` that is not answered yet.  epoch: the one that was given up; None while this node still leads it."""
 
     call: int
     to: int
@@ -145,7 +145,7 @@ class LeaderHistory:
             self.end_transfer(VoterChangeError.NOT_LEADER, f"node {leader_id} leads epoch {epoch} meanwhile")
 
     def note_failure(self, node_id: int, now_ms: int) -> None:
-        """Do not prefer this node for a while, which doubles with each failure."""
+        """Do not prefer this node for a time that doubles with each failure."""
         config = self._state.config
         found = self._unsteady.get(node_id)
         failures = found.failures + 1 if found is not None else 1

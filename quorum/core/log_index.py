@@ -3,7 +3,7 @@
 Durability is tracked by write id, never by offset alone.  A follower may append a batch, truncate it and append
 another at the same offset before the disk has answered.  The completion of the first write then says nothing about the
 second (etcd-io/raft calls this the append ABA race).  So the index remembers the end offset of each unwritten write,
-and a truncation lowers the ends of the writes before it: they make durable at most the part of the log that is left.
+and a truncation lowers the ends of the earlier writes: they make at most the remaining part of the log durable.
 
 Batches stay in memory until they are durable, and beyond that up to a byte limit: replication to nodes that keep up
 does not read the disk.
@@ -97,7 +97,7 @@ class LogIndex:
         self.start = start
 
     def reset(self, base: LogEnd) -> None:
-        """Empty, at the end of a snapshot."""
+        """Empty the log, so that it starts at the end of a snapshot."""
         self._recent.clear()
         self._recent_bytes = 0
         self._epochs.clear()
@@ -127,9 +127,10 @@ class LogIndex:
         return self._recent[0].base_offset if self._recent else self.end
 
     def recent(self, offset: int, max_bytes: int) -> tuple[Batch, ...] | None:
-        """Batches from `offset` on, at least one and not much over `max_bytes`; None when they are not in memory.
+        """Return the batches from `offset` on: at least one, and more only up to `max_bytes` in total.
 
-        Empty at the end of the log, and when `offset` is not the first of a batch.
+        Return None if they are not in memory.  The result is empty at the end of the log, or if `offset` is not the
+        first offset of a batch.
         """
         if offset < self.recent_start:
             return None
@@ -146,9 +147,10 @@ class LogIndex:
         return tuple(found)
 
     def end_of_epoch(self, epoch: int) -> LogEnd:
-        """The largest epoch in the log not above `epoch`, and where it ends; the log's start when there is none.
+        """Return the largest epoch in the log that is not above `epoch`, and the offset at which it ends.
 
-        The epoch before the start also counts: it ends there.
+        The epoch of the record before the log's start also counts, and ends at the start.  If no epoch of the log
+        qualifies, the offset is the log's start.
         """
         count = bisect_right(self._epochs, epoch, key=lambda entry: entry[0])
         if count == 0:
@@ -157,7 +159,7 @@ class LogIndex:
         return LogEnd(self._epochs[count - 1][0], end)
 
     def epoch_at(self, offset: int) -> int | None:
-        """Epoch of the record at `offset`; None outside the log."""
+        """Return the epoch of the record at `offset`; None outside the log."""
         if not self.start <= offset < self.end:
             return None
         return self._epochs[bisect_right(self._epochs, offset, key=lambda entry: entry[1]) - 1][0]

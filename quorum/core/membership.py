@@ -192,7 +192,7 @@ class Membership:
         state.effects.append(VotersChanged(work.call, result))
 
     def _end_change(self, leader: Leader, work: PendingChange, verdict: Verdict | None, now_ms: int) -> None:
-        """End the work: with a verdict, or (None) because it is committed."""
+        """End the work.  verdict: the reason why nothing was committed; None if the change is committed."""
         state = self._state
         if work is leader.step:
             leader.step = None
@@ -243,9 +243,10 @@ class Membership:
         return None
 
     def _moved_voter(self, leader: Leader, now_ms: int) -> UpdateVoter | None:
-        """Return a voter whose fetches advertise another address than the log has; of several, in turn.
+        """Return a voter whose fetches advertise another address than the log has.
 
-        One of them may not be reachable, or may have moved to the address that another one leaves.
+        If several voters have moved, take them in turn: one may not be reachable, or may have moved to the former
+        address of another one that is still in the log.
         """
         state = self._state
         moved: list[UpdateVoter] = []
@@ -269,7 +270,7 @@ class Membership:
                 state.ask(probe, Purpose.PROBE, Peer(None, address), request, now_ms)
 
     def on_probe_reply(self, number: int, call: Call, reply: Reply | None, now_ms: int) -> None:
-        """Note that the node at an address has answered, or (None) has not."""
+        """Note the reply of the node at an address.  reply: None if it has not answered."""
         leader = self._state.role
         if not isinstance(leader, Leader):
             return

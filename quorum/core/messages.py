@@ -1,8 +1,8 @@
 """Requests and replies of the `Quorum` service, as plain values.
 
 Every request carries the cluster id and generation of its sender.  Every reply carries the epoch and leader that its
-sender knows, so that stale nodes learn from any reply.  Requests are tied to replies by the `call` number of
-`events.py`, so a late or repeated reply is recognised.
+sender knows, so that stale nodes learn from any reply.  The `call` number of `events.py` matches replies to requests,
+so a late or repeated reply is recognised.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Fetch(msgspec.Struct, frozen=True):
     offset: int
     last_fetched_epoch: int  # of the sender's last batch
     high_watermark: int  # of the sender
-    round: int  # the last one seen in a reply; see `reads.py`
+    round: int  # the last round seen in a reply; see `reads.py`
     max_wait_ms: int
     max_bytes: int
     address: str  # the sender's control address
@@ -173,7 +173,7 @@ class IntroduceReply(msgspec.Struct, frozen=True):
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
-    """One replica in DescribeQuorum.  Ages in ms before the reply; None when never."""
+    """One replica in DescribeQuorum.  The `last_…_ms` are ages in ms; None if the event never happened."""
 
     replica: Voter
     log_end_offset: int

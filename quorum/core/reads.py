@@ -1,17 +1,17 @@
 """Current reads: the leader proves that it still leads (ReadIndex in the Raft thesis, §6.4).
 
 Theory of operation.  The state that a leader has committed is current only while no other leader has committed more,
-and the leader may not know of that.  So the voters confirm a read.  The leader raises its *round*, which every fetch
-reply carries and every fetch repeats, and immediately answers the parked fetches of all voters.  A fetch with that
-round was sent after the read was requested, by a voter that was still in this epoch.  A majority of such fetches shows
-that no later leader had been elected when the read began.  The read must then see everything below the watermark of
-that moment.  A fetch of an older round proves nothing, however late it arrives.
+and the leader may not know of another leader.  So the voters confirm a read.  The leader raises its *round*, which
+every fetch reply carries and every fetch repeats, and immediately answers the parked fetches of all voters.  A fetch
+with that round was sent after the read was requested, by a voter that was still in this epoch.  A majority of such
+fetches shows that no later leader had been elected when the read began.  The read must then see everything below the
+watermark of that moment.  A fetch of an older round proves nothing, however late it arrives.
 
 Before the leader's own first record is committed, the leader knows only that everything its predecessors committed is
 below that record.  So a read always waits for that record.
 
-Reads share a round as long as no reply has carried it.  The fetches that are sent in any case therefore bound their
-cost: a round trip for a single read, at most two under load."""
+Reads share a round until a reply has carried it.  Most of their cost is therefore that of fetches that are sent anyway.
+A single read takes one round trip; under load, a read takes at most two."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ReadIndex:
         leader.waiting_reads.append(WaitingRead(event.call, leader.round, offset))
 
     def confirm_reads(self, leader: Leader) -> None:
-        """Answer the reads whose round a majority has fetched in; none while paused."""
+        """Confirm the reads in whose round a majority has fetched.  While the leader is paused, refuse all reads."""
         state = self._state
         if leader.paused:
             return refuse_reads(

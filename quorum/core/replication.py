@@ -8,7 +8,7 @@ acknowledgement: everything below it is durable at the fetcher, because a fetch 
 
 The high watermark is the offset that a majority of the voters in force has acknowledged.  For itself the leader counts
 the records that its own disk has confirmed.  The watermark moves only past the first record of the leader's own epoch
-(Raft 5.4.2): older records are committed because they are below it.
+(Raft §5.4.2): older records are committed because they are below that record.
 
 A fetch that brings nothing new is parked.  A parked fetch of a voter is answered on new records, which the voter must
 acknowledge.  A new high watermark is sent with them, or alone if there were none for `watermark_wait_ms`: no commit
@@ -234,7 +234,7 @@ class Replication:
             state.answer(parked.call, self._reply(leader, error=ErrorCode.INVALID_REQUEST))
 
     def wake_parked(self, leader: Leader, now_ms: int) -> None:
-        """Serve the parked fetches if there may be something to send; an append or a round concerns voters only."""
+        """Serve the parked fetches if there may be something to send; an append or a round concerns only voters."""
         state = self._state
         end, watermark, round_ = leader.served
         leader.served = Served(state.log.end, state.high_watermark, leader.round)
@@ -297,7 +297,7 @@ class Replication:
     # Every node
 
     def report_watermark(self) -> None:
-        """Report to the shell the records that are committed and also durable here, so that it can read them back."""
+        """Report to the shell the records that are committed and durable on this disk, so that it can read them."""
         state = self._state
         offset = min(state.high_watermark, state.log.durable_end)
         if offset > self._announced:

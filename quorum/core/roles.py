@@ -256,7 +256,7 @@ class Leader:
 class Resigned:
     """Led this epoch before, and announces its end to the voters until they answer.
 
-    Cannot vote or lead in this epoch.
+    The node cannot vote or lead in this epoch.
     """
 
     deadline_ms: int | None

@@ -8,7 +8,7 @@ end of every step each part sends those that are due.  So one place decides when
 when the next tick is needed, and a transition cannot forget or repeat a message.
 
 Three rules make this safe across crashes:
-- A vote and an epoch leave this node (in a reply, or in a candidate's requests) only after their write.
+- A vote and an epoch leave this node (in a reply, or in a candidate's requests) only after they are durable.
 - A fetch leaves when everything appended before is durable, so its offset is an acknowledgement.
 - A node that led an epoch, or was a candidate in it, never leads it again after a restart: a former leader starts as
   Resigned, and every candidacy takes a new epoch.  Followers may have batches of that epoch that this disk has lost.
@@ -170,7 +170,7 @@ class CoreState:
 
     @property
     def other_voters(self) -> list[ReplicaKey]:
-        """Ascending by node id."""
+        """The voters except this node, ascending by node id."""
         if self.history.current is not self._cached_voters:
             self._cache_voters()
         return self._other_voters
@@ -189,7 +189,7 @@ class CoreState:
 
     @property
     def leader(self) -> Peer | None:
-        """The leader that this node follows or is; None while it knows no live one."""
+        """The leader that this node follows or is; None if it knows none, or the leader has announced its end."""
         match self.role:
             case Leader():
                 return Peer(self.key.node_id, self.config.address)
@@ -235,7 +235,7 @@ class CoreState:
         return is_known and len(record.voters) > 0
 
     def refuse(self, message: str, newer_generation: int | None = None) -> None:
-        """Report once that this node cannot take part; it does nothing more."""
+        """Report once that this node cannot take part.  The core then does nothing more."""
         if self.refused is None:
             self.refused = message
             self.effects.append(NodeRefused(message, newer_generation))
@@ -252,6 +252,7 @@ class CoreState:
         assert leader_id in (None, self.election.leader_id), f"leader {leader_id} of {self.election}"
 
     def advance_watermark(self, offset: int) -> None:
+        """Raise the high watermark to `offset`, or to the log's end if that is lower.  Never lower it."""
         self.high_watermark = max(self.high_watermark, min(offset, self.log.end))
 
     # Durability
@@ -333,8 +334,8 @@ class CoreState:
     def note_new_epoch(self, before: int) -> None:
         """Note that this node began the current epoch, which it must not report before the epoch is durable.
 
-        No other disk has stored this epoch.  If a crash removed it from this disk, another node that had learned it
-        would wait for a leader of that epoch.  An observer would wait forever, because no leader adopts the epoch of an
+        No other disk has stored this epoch.  If this disk lost it in a crash, another node that had learned the epoch
+        would wait for its leader.  An observer would wait permanently, because no leader adopts the epoch of an
         observer.
         """
         pending = self.epoch_to_report

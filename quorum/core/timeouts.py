@@ -17,7 +17,7 @@ def is_slow(write_ms: int, config: RaftConfig) -> bool:
 
 
 def backoff_ms(first_ms: int, max_ms: int, failures: int) -> int:
-    """Return how long to wait after so many failures in a row: twice as long after each further one, up to `max_ms`."""
+    """Return the pause after consecutive failures: `first_ms`, doubled by each further failure, up to `max_ms`."""
     return min(max_ms, first_ms << min(max(failures - 1, 0), 10))
 
 
@@ -34,7 +34,7 @@ class Timeouts:
         return int(self._random.random() * below_ms)
 
     def retry_ms(self, failures: int) -> int:
-        """Return how long to wait before the next request after so many failures in a row, with a random part."""
+        """Return the pause before the next request after `failures` consecutive failures, with a random part."""
         first_ms, max_ms = self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
         return backoff_ms(first_ms, max_ms, failures) + self.draw(first_ms)
 

@@ -1,7 +1,7 @@
 """The roles of a node and the legal transitions between them: the only place that assigns `role`.
 
-A transition leaves the epoch as given, and never lowers it.  A leader that loses its role answers all waiting requests:
-parked fetches, reads to be confirmed, a change of the voters."""
+No transition lowers the epoch.  A leader that loses its role answers all waiting requests: parked fetches, reads to be
+confirmed, a change of the voters."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ class Transitions:
         self._has_begun = False
 
     def become(self, role: RoleState, now_ms: int, reason: str) -> None:
+        """Enter `role`, report it to the shell, and answer the requests that waited for the former role."""
         state = self._state
         leader_before = state.leader
         step = (state.role.role if self._has_begun else None, role.role)
@@ -145,7 +146,10 @@ class Transitions:
         self.become(Prospective(deadline, votes, lost_id, lost, repeated), now_ms, reason)
 
     def become_candidate(self, now_ms: int, reason: str, above: int = 0) -> None:
-        """Take the next epoch that is also above `above`, vote for itself, and ask the others once that is durable."""
+        """Enter a new epoch, above the current one and above `above`, and vote for this node.
+
+        The other voters are asked once the vote is durable.
+        """
         state = self._state
         assert state.may_be_candidate, f"{state.key} is a candidate without being a voter"
         before = state.epoch
@@ -178,7 +182,7 @@ class Transitions:
     def become_resigned(
         self, successors: tuple[ReplicaKey, ...], deadline_ms: int | None, now_ms: int, reason: str
     ) -> None:
-        """Stop leading, in the same epoch, and announce it to the others until `deadline_ms`."""
+        """Stop leading, in the same epoch, and announce this to the other voters until `deadline_ms`."""
         state = self._state
         assert state.election.leader_id == state.key.node_id, f"resigns from {state.election}"
         farewells = {voter: PendingRequest(now_ms) for voter in state.other_voters}

@@ -46,7 +46,10 @@ class VoterHistory:
         self.current = current
 
     def in_force_below(self, offset: int) -> tuple[Voters, VoterSet | None]:
-        """The `Voters` record and the target in force at the end offset `offset` > 0, not below the log's start."""
+        """Return the `Voters` record and the target in force at the end offset `offset`.
+
+        offset: above 0, and not below the log's start.
+        """
         records = [record for at, record in self._voters if at < offset]
         return records[-1], self.below(offset)[1]
 
@@ -65,7 +68,7 @@ class VoterHistory:
         return True
 
     def truncate(self, to: int) -> list[ControlRecord]:
-        """Forget records at and above `to`; return those that are in force again because of it."""
+        """Drop the records at and above offset `to`; return the earlier records that are in force again."""
         restored: list[ControlRecord] = []
         if self._voters and self._voters[-1][0] >= to:
             self._voters = [entry for entry in self._voters if entry[0] < to]
@@ -95,7 +98,7 @@ class VoterHistory:
         return key in self._voters[-2][1].voters and key not in self.current
 
     def rebuilt_at(self, generation: int) -> int | None:
-        """Offset where this generation of the quorum began; None when the log does not go back so far."""
+        """Return the offset at which this generation of the quorum began; None if the log starts later."""
         at = next((at for at, (_, record) in enumerate(self._voters) if record.generation >= generation), 0)
         return self._voters[at][0] if at > 0 else None
 
