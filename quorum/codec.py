@@ -50,7 +50,7 @@ CONTROL = 1
 
 
 class MalformedError(ValueError):
-    """Data that no correct peer sends and no correct store holds.  The message names the field and the reason."""
+    """Data that no correct peer sends and no undamaged store holds.  The message names the field and the reason."""
 
 
 def require(condition: bool, message: str) -> None:

@@ -1,6 +1,6 @@
 """Carries the requests and replies of a quorum node's core, each with a number and a deadline.
 
-Each request of ours is a short task.  Each request of another node is a future that the core completes later.  A
+Each request of this node is a short task.  Each request of another node is a future that the core completes later.  A
 message with `after` is held until that write is durable: a vote must not be counted, and a fetch must not acknowledge
 records, before the disk holds them.  The number of requests is limited in both directions; a request above the limit
 fails as if the peer could not be reached.
@@ -19,9 +19,9 @@ from quorum.ports import Transport, UnreachableError
 from quorumlog.runtime.logging import get_logger
 
 REQUESTS_MAX = 8192
-"""Requests of other nodes in progress.  A further one is refused as if this node could not be reached."""
+"""Maximum number of other nodes' requests in progress.  A further request fails as if this node were unreachable."""
 ASKS_MAX = 1024
-"""The limit of our requests in progress.  A further one fails immediately."""
+"""Maximum number of this node's requests in progress.  A further request fails immediately."""
 REQUEST_MAX_S = 30.0
 """A request of another node fails if the core has not answered it within this time, or at most twice this time."""
 
@@ -135,7 +135,7 @@ class Exchange:
             UnreachableError: too many requests are in progress, or the core did not answer in time.
         """
         if len(self._requests) >= REQUESTS_MAX:
-            raise UnreachableError(f"{REQUESTS_MAX} requests are in progress here")
+            raise UnreachableError(f"{REQUESTS_MAX} requests are in progress on this node")
         call = next(self._call_numbers)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._requests[call] = future
@@ -150,7 +150,8 @@ class Exchange:
     def _watch(self, newest: int) -> None:
         """Fail the requests up to `newest` if they are still in progress after `REQUEST_MAX_S`.
 
-        One timer serves all: a request that begins while it runs waits for the next one, thus at most twice as long.
+        One timer serves all requests.  A request that begins while it runs waits for the next timer, and so fails after
+        at most twice this time.
         """
         self._expiring = newest
         self._expiry = asyncio.get_running_loop().call_later(REQUEST_MAX_S, self._expire)
@@ -166,7 +167,7 @@ class Exchange:
     # The end
 
     def stop(self) -> None:
-        """Cancel our requests, and fail the requests of other nodes."""
+        """Cancel the requests of this node, and fail the requests of other nodes."""
         if self._expiry is not None:
             self._expiry.cancel()
         for task in list(self._asks.values()):

@@ -5,7 +5,7 @@ read), steps the core with it, and executes the effects in the given order.  Whe
 has passed, it steps a tick.  Executing an effect never waits.  Work that waits has tasks of its own:
 
 - writing and reading the log (`log_disk.py`): many writes share an fsync, and `Written` is an event;
-- requests of ours and of others (`exchange.py`): a message with `after` is held until that write is durable;
+- requests of this node and of other nodes (`exchange.py`): a message with `after` is held until that write is durable;
 - questions to the core (`questions.py`), snapshots (`snapshots.py`);
 - applying committed batches to the state machine (`applier.py`).
 
@@ -361,7 +361,7 @@ class QuorumNode(Inquirer, NodeView):
             case VotersChanged() | Transferred() | ReadConfirmed() | ReadRefused():
                 self._questions.answer(effect)
             case Anomaly(message):
-                logger.warning("odd", node_id=self.node_id, what=message)
+                logger.warning("unexpected event", node_id=self.node_id, what=message)
             case ResetConnections():
                 self._reset_connections()
             case ReadSnapshot() | ReceiveSnapshot() | StoreSnapshotPart() | LoadSnapshot():
@@ -400,7 +400,7 @@ class QuorumNode(Inquirer, NodeView):
     async def read_committed(self, start: int, max_bytes: int) -> tuple[Batch, ...]:
         """Return committed batches from the one that holds `start` on: about `max_bytes`, but at least one batch.
 
-        Empty when `start` is not below the high watermark, or no longer in the log.
+        The result is empty if `start` is not below the high watermark, or no longer in the log.
         """
         if not self.log_start <= start < self._high_watermark:
             return ()
@@ -478,7 +478,7 @@ class QuorumNode(Inquirer, NodeView):
             await self._commit_waiters.wait(end_offset)
 
     async def applied(self, end_offset: int) -> None:
-        """Wait until everything below `end_offset` is applied here.  The caller sets the deadline.
+        """Wait until everything below `end_offset` is applied on this node.  The caller sets the deadline.
 
         Raises:
             LeadershipLostError: this node stopped first.

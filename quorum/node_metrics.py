@@ -12,8 +12,8 @@ from quorumlog.runtime.clock import now_ms
 
 FSYNCS_KEPT = 256
 FSYNC_RECENT_MS = 600_000
-"""Durations of the latest transactions that are kept for a p99.  Older ones do not describe the current state of the
-disk."""
+"""Maximum number and age of the durations of transactions that are kept for a p99.  Older ones do not describe the
+current state of the disk."""
 
 
 class NodeMetrics(msgspec.Struct, frozen=True):

@@ -1,8 +1,9 @@
 """Questions that the shell asks its own core.  Each has a number, and exactly one effect answers it.
 
-Current reads share their questions.  While one is open, all further readers gather for the next one.  One round of the
-quorum therefore serves any number of readers, and each reader waits for two rounds at most.  A reader never joins a
-question that was asked before the reader arrived, because its answer could miss records committed in between.
+Current reads share their questions.  While one question is open, all further readers gather for the next one.  One
+round of the quorum therefore serves any number of readers, and each reader waits for at most two rounds.  A reader
+never joins a question that was asked before the reader arrived, because the answer could miss records committed in
+between.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class TooManyQuestionsError(Exception):
 
 
 class Questions:
+    """The open questions of one node."""
+
     def __init__(self) -> None:
         self._numbers = count(1)
         self._open: dict[int, asyncio.Future[Any]] = {}
@@ -65,7 +68,7 @@ class Questions:
         return call, future
 
     def answer(self, effect: CoreAnswer) -> None:
-        """Resolve the question that `answer` names.  Drop the answer if the caller no longer waits."""
+        """Resolve the question that `effect` answers.  Drop the answer if the caller no longer waits."""
         future = self._open.get(effect.call)
         if future is not None and not future.done():
             future.set_result(effect)
@@ -155,7 +158,7 @@ class Inquirer:
         try:
             call, question = self._questions.ask()
         except TooManyQuestionsError:
-            return self._confirm_ended(ReadRefused(0, "too many requests are in progress here"))
+            return self._confirm_ended(ReadRefused(0, "too many requests are in progress on this node"))
         question.add_done_callback(self._confirm_answered)
         if self._is_ending:
             question.set_exception(NotLeaderError("this node is stopping"))
@@ -180,7 +183,7 @@ class Inquirer:
         try:
             call, future = self._questions.ask()
         except TooManyQuestionsError:
-            raise NotLeaderError("too many requests are in progress here") from None
+            raise NotLeaderError("too many requests are in progress on this node") from None
         self._post(event(call))
         async with asyncio.timeout((timeout_ms + QUESTION_GRACE_MS) / 1000):
             return await future

@@ -59,7 +59,7 @@ class RecentBatches:
             self._size -= self._batches.popleft()[1].size
 
     def read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
-        """Return batches as `QuorumStore.read` does, for a `start` that is held here."""
+        """Return batches as `QuorumStore.read` does.  `start` must not be below the property `start`."""
         assert start >= self.start, f"read from {start}, held from {self.start}"
         found: list[Batch] = []
         size = 0

@@ -11,10 +11,10 @@ Theory of operation.  There are four tasks, and no commit waits for any of them:
   it was written.  If so, it logs the snapshot's name and has another snapshot taken immediately.  The damaged snapshot
   is set aside only after that, so that the node always has a snapshot to start from, even a damaged one.
 
-A received snapshot is read and decoded in full before it is reported to the core.  The decoded state waits here until
-the log starts at the snapshot's end; then the applier installs it.
+A received snapshot is read and decoded in full before it is reported to the core.  The decoded state stays in memory
+until the log starts at the snapshot's end; then the applier installs it.
 
-At startup the newest snapshot is loaded.  If it is damaged, that is logged, and older snapshots are tried in turn.  The
+At startup the newest snapshot is loaded.  If it is damaged, this is logged, and older snapshots are tried in turn.  The
 log alone is tried last, if it starts at 0.  Damaged snapshots are set aside once the state is restored.  If neither a
 snapshot nor the whole log is usable, the node refuses to start and changes no file.  A partly received snapshot
 survives a restart, so that a large download completes eventually.
@@ -73,10 +73,12 @@ class Loader(Protocol):
 
 
 class SnapshotMachine(Protocol):
-    def snapshot(self) -> Iterator[bytes]:
-        """Return an iterator over the current state in chunks, however long the iteration takes.
+    """The methods of a state machine for snapshots."""
 
-        An empty chunk only lets other tasks run.
+    def snapshot(self) -> Iterator[bytes]:
+        """Return an iterator over the state at the time of this call, in chunks.  Later changes do not affect it.
+
+        An empty chunk is not part of the state: it only lets other tasks run.
         """
         ...
 
@@ -122,6 +124,12 @@ class SnapshotPolicy(msgspec.Struct, frozen=True):
 
 
 class Snapshotter:
+    """The snapshots of one node.
+
+    post: queues an event for the core.
+    restored_end: end offset of the state that `restore` has loaded; 0 if it has loaded none.
+    """
+
     def __init__(
         self,
         store: QuorumStore,
@@ -172,7 +180,7 @@ class Snapshotter:
             self._incoming_wake.set()
 
     def keep_history(self, retain_ms: int | None, retain_bytes: int | None) -> None:
-        """Set how much history is kept from the next snapshot on; None: as configured."""
+        """Set how much history is kept, from the next snapshot on.  None: the value of the configured policy."""
         policy = self._configured
         self._policy = replace(
             policy,
@@ -181,6 +189,7 @@ class Snapshotter:
         )
 
     def applied(self, batch: Batch) -> None:
+        """Count a batch that was applied.  After `log_bytes` of them, a snapshot is taken."""
         self._applied_bytes += batch.size
         if self._applied_bytes >= self._policy.log_bytes:
             self._due.set()

@@ -30,12 +30,14 @@ class OffsetWaiters:
         await future
 
     def complete(self, offset: int) -> None:
+        """End the waits for `offset` and lower offsets."""
         while self._waiting and self._waiting[0][0] <= offset:
             future = heapq.heappop(self._waiting)[2]
             if not future.done():
                 future.set_result(None)
 
     def fail(self, error: Exception) -> None:
+        """End every wait with `error`."""
         waiting, self._waiting = self._waiting, []
         for _, _, future in sorted(waiting):
             if not future.done():

@@ -5,9 +5,9 @@ id: identifies the folder to people and to later versions), `quorum.db` with SQL
 
 A missing file is never re-created.  The database gets its final name only when it is complete, and the identity file is
 written last.  A directory is therefore empty, or its formatting was interrupted (then its database was never opened),
-or it holds all of its files.  The lock and the mark are exceptions: nothing depends on their contents, so they are
-re-created, and that is logged.  While a process has the directory open, the lock file records it.  The write-ahead log
-must then also exist, and hold the write with which every opening begins.
+or it holds all of its files.  The lock and the mark are exceptions: the state of the node does not depend on them, so
+they are re-created, and this is logged.  While a process has the directory open, the lock file records this fact.  The
+write-ahead log must then also exist, and hold the write with which every opening begins.
 
 **The mark.**  The first opening creates the file `<directory>.formatted` beside the directory.  While this file exists,
 the directory must exist.  This distinguishes a directory that was deleted, or whose disk is not mounted, from one that

@@ -30,6 +30,8 @@ logger = get_logger("quorum")
 
 
 class SnapshotFiles:
+    """The snapshot files of one quorum directory.  For the methods, see `quorum.ports.QuorumStore`."""
+
     def __init__(self, directory: str) -> None:
         self._directory = directory
         # Ends of the unfinished files that this process takes.  A download, in another thread, must not remove them.

@@ -3,7 +3,7 @@
 Theory of operation.  SQLite recovers a write-ahead log by reading it up to the first frame whose checksum does not
 match.  It treats that frame as a write that a crash interrupted.  A flipped bit looks the same to SQLite: it undoes
 everything committed from there on, votes included, and its integrity check passes (measured).  But an
-interrupted write is the *last* thing in the file.  So after an unclean stop we walk the frames ourselves.  If an intact
+interrupted write is the *last* thing in the file.  So this module reads the frames before SQLite does.  If an intact
 commit follows a damaged frame, durable data has been damaged, and the store refuses to start.
 
 Checksums are cumulative: each frame's checksum covers all frames before it.  Beyond a damaged frame, the walk resumes
@@ -105,7 +105,8 @@ class _Walk:
         self._path = path
         self._file = file
         self._size = os.fstat(file.fileno()).st_size
-        # The header overwrites these.  If it is damaged, the defaults are those of our files, and no salts are known.
+        # The header overwrites these values.  If it is damaged, the page size and order are those that this store
+        # writes, and no salts are known.
         self._page_size = PAGE_SIZE
         self._order = "<" if sys.byteorder == "little" else ">"
         self._salts: tuple[int, int] | None = None

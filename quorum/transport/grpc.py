@@ -37,7 +37,8 @@ from quorumlog.wire import rpcs
 from quorumlog.wire.rpcs import RPCS, AnyRpc, ReplyT, RequestT, Rpc, Sender, Service
 
 CHANNELS_MAX = 128
-"""Open channels.  At this limit, a new channel replaces the least recently used one without a call in progress."""
+"""Maximum number of open channels.  At this limit, a new channel replaces the least recently used one without a call in
+progress."""
 CALLS_PER_CHANNEL_MAX = 256
 """Calls in progress to one address, for each kind of senders.  Further calls fail at once, as if the address were
 unreachable.  So many requests of clients, which this node forwards, leave room for fetches, votes and heartbeats."""
@@ -414,7 +415,7 @@ async def _abort(context: _Context, code: grpc.StatusCode, details: str) -> NoRe
 
 
 def _handlers(service: Service, serve: Callable[[AnyRpc], _Serve]) -> grpc.GenericRpcHandler:
-    """Return handlers for all RPCs of a service that are not streams; they take and give bytes."""
+    """Return handlers for all RPCs of a service that are not streams; they take and return bytes."""
     unary = [rpc for rpc in RPCS if rpc.service is service and not rpc.is_stream]
     return grpc.method_handlers_generic_handler(
         service.value, {rpc.name: grpc.unary_unary_rpc_method_handler(serve(rpc)) for rpc in unary}
