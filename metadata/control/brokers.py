@@ -81,6 +81,8 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True):
 
 
 class ProducerIdBlock(msgspec.Struct, frozen=True):
+    """The ids from `first_producer_id` on; -1 and 0 if the request is refused."""
+
     outcome: Outcome
     first_producer_id: int = -1
     count: int = 0
@@ -254,6 +256,8 @@ def elect_leaderless(image: ClusterImage) -> Decision[None]:
 
 
 class Unregistered(msgspec.Struct, frozen=True):
+    """changed: False for a refusal or a dry run."""
+
     outcome: Outcome
     changed: bool = False
 

@@ -23,4 +23,5 @@ OK = Outcome(ApiError.NONE)
 
 
 def no_topic(name: str) -> Outcome:
+    """Return the refusal of a request that names a missing topic."""
     return Outcome(ApiError.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is named {name[:60]!a}", "kctl topics list")

@@ -42,7 +42,7 @@ _DEFAULTS: Mapping[str, int] = {TRANSACTION_VERSION: TRANSACTION_VERSION_DEFAULT
 
 class DescribedFeature(msgspec.Struct, frozen=True):
     """level: the current one.  lowest, highest: the levels that the controller and all registered brokers support.
-    limited_by: ids of the brokers whose highest level is below that of this release."""
+    limited_by: ids of the brokers that do not support the highest level of this release."""
 
     name: str
     level: int
@@ -60,6 +60,7 @@ class Upgraded(msgspec.Struct, frozen=True):
 
 
 def describe_features(image: ClusterImage) -> tuple[DescribedFeature, ...]:
+    """Return every feature of this release, by name."""
     return tuple([_described(image, name) for name in sorted(SUPPORTED)])
 
 

@@ -74,6 +74,8 @@ class IsrChanged(msgspec.Struct, frozen=True):
 
 
 class AlterPartitionAnswer(msgspec.Struct, frozen=True):
+    """outcome: of the whole request.  items: one for each change, in the order of the request; empty if refused."""
+
     outcome: Outcome
     items: tuple[IsrChanged, ...] = ()
 

@@ -396,6 +396,8 @@ def progress(image: ClusterImage) -> Decision[int]:
 
 
 class Ongoing(msgspec.Struct, frozen=True):
+    """A partition that is being reassigned.  topic: its name."""
+
     topic: str
     partition: PartitionImage
 

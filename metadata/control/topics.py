@@ -79,6 +79,8 @@ class CreatedTopic(msgspec.Struct, frozen=True):
 
 
 class DeletedTopic(msgspec.Struct, frozen=True):
+    """The outcome for one topic.  name: empty, and topic_id: None, if unknown."""
+
     outcome: Outcome
     name: str = ""
     topic_id: UUID | None = None
@@ -379,6 +381,7 @@ def delete_topics(
 
 
 def internal_refusal(name: str, rule: str) -> Outcome:
+    """Return the refusal of a change of an internal topic.  rule: the reason, as a clause."""
     return Outcome(ApiError.POLICY_VIOLATION, f"topic {name} holds the state of coordinators; {rule}")
 
 

@@ -189,6 +189,7 @@ class ActiveController:
     # From the replay
 
     def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
+        """Note a change of the leader: stop being active, or become active if the log has been applied."""
         if self._leadership is not None and (not is_leader or epoch != self._leadership.epoch):
             self._deactivate(f"epoch {epoch}, leader {leader_id}")
         self._won_epoch = epoch if is_leader else None
@@ -196,10 +197,12 @@ class ActiveController:
         self._tell_changed()
 
     def leader_change_applied(self, epoch: int) -> None:
+        """Note that the LeaderChange record of `epoch` was applied.  Become active if this node leads that epoch."""
         self._leader_change_epoch = epoch
         self._activate_if_due()
 
     def prepared(self, batch: Batch) -> Prepared | None:
+        """Return and drop the result that was prepared for a committed batch; None if this controller has none."""
         if self._leadership is None:
             return None
         found = self._leadership.prepared.pop(batch.base_offset, None)

@@ -51,6 +51,8 @@ class Chain(NamedTuple):
 
 
 class History:
+    """The history of one node's log.  The last images that were built are cached."""
+
     def __init__(self, log: Log) -> None:
         self._log = log
         self._busy = asyncio.Lock()

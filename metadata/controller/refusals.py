@@ -56,6 +56,8 @@ logger = get_logger("controller")
 
 
 class Answer(Enum):
+    """The result of an attempt to connect; the values are those of the metric's label."""
+
     ACCEPTED = "accepted"
     REFUSED = "refused"
     NONE = "none"

@@ -79,9 +79,10 @@ IN_PROGRESS_MAX = {Load.ADMINISTRATION: 1_000, Load.BROKERS: 10_000, Load.HEARTB
 """Maximum number of requests in progress; further requests are refused with OVERLOADED."""
 
 Handle = Callable[["ControllerService", RequestT, float], Awaitable[ReplyT | Outcome]]
-"""Answers a request on the active controller, within a number of milliseconds."""
+"""Answers a request on the active controller, within a number of milliseconds.  Raises RemoteProtocolError if the
+request is malformed; `ControllerService.handle` answers the error."""
 Describe = Callable[["ControllerService", RequestT, ClusterImage], Awaitable[ReplyT | Outcome]]
-"""Answers a read from an image."""
+"""Answers a read from an image.  Raises as `Handle`."""
 
 
 class _Method(NamedTuple):

@@ -77,6 +77,7 @@ class Sessions:
         return session
 
     def drop(self, broker_id: int) -> None:
+        """End the session of a broker, if there is one."""
         self._by_id.pop(broker_id, None)
 
     def follow(self, records: Iterable[Record], before: ClusterImage, after: ClusterImage, now: float) -> None:

@@ -103,6 +103,7 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
         return self.hosting_masks.get(broker_id, _NO_MASKS).by_topic
 
     def leader_count(self, broker_id: int) -> int:
+        """Return the number of partitions that this broker leads; for `NO_LEADER`, of those without a leader."""
         return self.leader_masks.get(broker_id, _NO_MASKS).count
 
     def replica_count(self, broker_id: int) -> int:

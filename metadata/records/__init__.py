@@ -150,6 +150,8 @@ class PartitionChange(msgspec.Struct, frozen=True, gc=False):
 
 
 class RemovePartition(msgspec.Struct, frozen=True, gc=False):
+    """The deletion of one partition.  In a batch, a topic's highest indexes are removed, the highest first."""
+
     topic_id: UUID
     index: int
 
@@ -196,10 +198,14 @@ class ProducerIds(msgspec.Struct, frozen=True, gc=False):
 
 
 class PreferredControllers(msgspec.Struct, frozen=True, gc=False):
+    """The voters that should lead if possible, the most preferred first; empty: no preference."""
+
     node_ids: tuple[int, ...]
 
 
 class Feature(msgspec.Struct, frozen=True, gc=False):
+    """The level of a feature from this record on."""
+
     name: str
     level: int
 
@@ -211,7 +217,7 @@ class ForgetTopics(msgspec.Struct, frozen=True, gc=False):
 
 
 class NoOp(msgspec.Struct, frozen=True, gc=False):
-    pass
+    """A record that only takes an offset."""
 
 
 Record = (
