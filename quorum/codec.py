@@ -1,7 +1,8 @@
 """Converts batches, control records, voter sets and quorum state to protobuf and back, with checks.
 
-The store and the transport share this module.  Input may be damaged or hostile.  Every field is checked here, so the
-core receives only values that a correct peer could have sent.
+The store and the transport share this module.  Input may be damaged or hostile.  This module checks every field, so the
+core receives only values that a correct peer could have sent.  The functions `check_…` and `…_from` raise
+MalformedError; their argument `name` names the field in its message.
 
 A batch carries a CRC-32C of its header and its content bytes.  The leader that appends the batch computes it, and every
 replica keeps it, so damage on a disk or in memory cannot spread.

@@ -544,6 +544,7 @@ class QuorumNode(Inquirer, NodeView):
         return self._caught_up_at is not None and now - self._caught_up_at <= self._config.fetch_timeout_ms / 1000
 
     def metrics(self) -> NodeMetrics:
+        """Return the figures of this moment, for metrics."""
         core = self.core
         return NodeMetrics(
             epoch=core.epoch,

@@ -65,9 +65,9 @@ class LeadershipLostError(Exception):
 
 
 class OutlivedError(ConfigError):
-    """The quorum of this disk was rebuilt: the quorum's generation is `newer`, that of the disk is `generation`.
+    """The quorum of this disk was rebuilt.  newer: the quorum's generation.  generation: the disk's generation.
 
-    log_end: end of the disk's log.  was_voter: the disk is in the last voter set that it knows.
+    log_end: end of the disk's log.  was_voter: the disk is in the last voter set that its log contains.
     """
 
     def __init__(self, message: str, generation: int, newer: int, log_end: int, was_voter: bool) -> None:
@@ -195,7 +195,7 @@ ControllerHandler = Callable[[AnyRpc, Message], Awaitable[Message]]
 
 
 class Transport(Protocol):
-    """Outgoing and incoming requests.  The methods raise only the errors that are named here."""
+    """Outgoing and incoming requests.  The methods raise only the errors that their docstrings name."""
 
     def serve(self, handler: Handler) -> None:
         """Pass every incoming request to `handler`, whose result is the reply.  Called once, before `start`."""
@@ -215,7 +215,13 @@ class Transport(Protocol):
         """
         ...
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        """Begin to answer requests.
+
+        Raises:
+            ConfigError: as `bind`.
+        """
+        ...
 
     async def ask(self, to: Peer, request: Request, timeout_ms: int) -> Reply:
         """Send a request and return its reply, waiting at most `timeout_ms`.
@@ -237,4 +243,6 @@ class Transport(Protocol):
         """Drop every outgoing connection, so that the next request resolves its address again."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Stop serving, and drop every connection."""
+        ...

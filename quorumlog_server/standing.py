@@ -29,7 +29,9 @@ class Standing(Enum):
 class StandingStore(Protocol):
     """Stores the standing, which outlives the process, and is lost with the quorum's log."""
 
-    async def load(self) -> Standing: ...
+    async def load(self) -> Standing:
+        """Return the stored standing, or NEW if none was ever stored."""
+        ...
 
     async def save(self, standing: Standing) -> None:
         """Store the standing, durably on return."""

@@ -52,6 +52,7 @@ class ChangeGate:
         self._replication = replication
 
     def decide(self, leader: Leader, work: PendingChange, now_ms: int) -> Verdict | ControlRecord | None:
+        """Return the decision about a change, or None to wait; see the module's docstring."""
         match work.change:
             case AddVoter() as change:
                 return self._decide_add(leader, work, change, now_ms)

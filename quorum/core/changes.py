@@ -37,6 +37,7 @@ def without_voter(voters: VoterSet, key: ReplicaKey) -> VoterSet:
 
 
 def names(voters: VoterSet | None) -> str:
+    """Return the ids of the voters for a message: `1,2,3` or `none`."""
     return ",".join(str(voter.key.node_id) for voter in voters or ()) or "none"
 
 

@@ -203,7 +203,7 @@ class SnapshotTaken(msgspec.Struct, frozen=True):
 
 
 class TrimLog(msgspec.Struct, frozen=True):
-    """The log may start at the end of this snapshot; the shell needs nothing below any more."""
+    """The log may start at the end of this snapshot; the shell no longer needs earlier records."""
 
     snapshot: LogEnd
 

@@ -20,7 +20,7 @@ from quorum.core.types import Election, LogEnd, ReplicaKey, Role
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """A request to one peer that is in flight, or due at some time, and is repeated until it is not needed any more."""
+    """A request to one peer that is in flight, or due at some time.  It is repeated until it is no longer needed."""
 
     due_ms: int | None  # when to send the next one; None when none is needed
     call: int | None = None  # the call in flight
@@ -161,7 +161,7 @@ class WaitingRead(msgspec.Struct, frozen=True):
 
 
 class Handover(msgspec.Struct, frozen=True):
-    """The leader takes no proposals any more, and resigns in favour of `to` once that node has the whole log."""
+    """The leader accepts no more proposals, and resigns in favour of `to` once that node has the whole log."""
 
     to: ReplicaKey
     deadline_ms: int

@@ -269,6 +269,7 @@ class CoreState:
         self.election_write = self.open_draft().id
 
     def append(self, batch: Batch) -> None:
+        """Append a batch at the log's end, as part of this step's write.  A control record is in force at once."""
         draft = self.open_draft()
         self.log.append(batch, draft.id)
         draft.batches.append(batch)
@@ -280,6 +281,10 @@ class CoreState:
             self.effects.append(ControlApplied(batch.control))
 
     def truncate(self, to: int) -> None:
+        """Truncate the log to offset `to`, a batch boundary that is not below the high watermark.
+
+        This must come before any append of the same step.
+        """
         draft = self.open_draft()
         assert not draft.batches, f"truncate to {to} after {draft}"
         assert draft.truncate_to is None, f"truncate to {to} after {draft}"

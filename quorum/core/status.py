@@ -71,7 +71,7 @@ class Status:
         return Voter(voter.key, known.heard)
 
     def _replica(self, replica: Voter, now_ms: int) -> ReplicaStatus:
-        """Return the log end and ages of a replica.  Only the leader knows those of other nodes."""
+        """Return the log end and ages of a replica.  Only the leader knows them for other nodes."""
         state, role = self._state, self._state.role
         if replica.key == state.key:
             end = state.log.durable_end

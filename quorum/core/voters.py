@@ -27,7 +27,10 @@ class VoterHistory:
             self.append(batch)
 
     def reset(self, base: LogBase) -> None:
-        """Forget everything: the log is empty at the base's end.  The sets in force there count as its last record."""
+        """Drop all records, because the log restarts empty at the base's end.
+
+        The sets in force at that end count as the last record before it.
+        """
         offset = base.end.offset - 1
         self.founding = None
         self._voters = [(offset, base.voters)]
@@ -35,7 +38,7 @@ class VoterHistory:
         self.current = base.voters.voters
 
     def trim(self, base: LogBase) -> None:
-        """Forget the records below the base's end, where the log starts; keep the sets that are in force there."""
+        """Drop the records below the base's end, where the log now starts.  Keep the sets in force at that offset."""
         kept = base.end.offset
         voters = [entry for entry in self._voters if entry[0] >= kept]
         targets = [entry for entry in self._targets if entry[0] >= kept]

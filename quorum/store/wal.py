@@ -39,6 +39,8 @@ _Sums = tuple[int, int]
 
 
 class WalSummary(NamedTuple):
+    """The contents of a write-ahead log that passed the check."""
+
     frames: int  # intact frames
     commits: int  # commit frames among them
     torn: bool  # whether an interrupted write or a leftover follows them

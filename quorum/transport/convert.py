@@ -1,8 +1,8 @@
-"""Messages of the `Quorum` service: protobuf ⇄ `quorum.core.messages`.  Untrusted quorum traffic is checked here.
+"""Messages of the `Quorum` service: protobuf ⇄ `quorum.core.messages`, with checks of untrusted input.
 
-Every received field is checked: that it is present, in range and of bounded size.  A message that fails a check raises
-`RemoteProtocolError` and never reaches the core.  A reply is also compared with its request: the correlation id, the
-position of its batches in the log, and that it has at most one of batches, divergence and snapshot.
+Every received field must be present, in range and of bounded size.  A message that fails a check raises
+`RemoteProtocolError` and never reaches the core.  A reply must also match its request: by correlation id, and by the
+position of its batches in the log.  It may have at most one of batches, divergence and snapshot.
 
 Unknown fields are ignored in requests and replies, so that nodes of neighbouring versions can communicate during an
 upgrade.  They are refused in batches, which must not lose anything.
@@ -276,7 +276,7 @@ def _fetch_reply_from(request: m.Fetch, message: pb.FetchReply) -> m.FetchReply:
         require(last.epoch <= known.epoch, f"batch of epoch {last.epoch} from a leader of epoch {known.epoch}")
         codec.check_contiguous(batches)
     if diverging is not None:
-        # The leader's end of an older epoch may be above our offset; its end of our own epoch must be below.
+        # The leader's end of an older epoch may be above the requested offset; its end of the same epoch must be below.
         mine = LogEnd(request.last_fetched_epoch, request.offset)
         require(diverging < mine, f"diverging at {diverging}, asked from {mine}")
     return m.FetchReply(

@@ -49,7 +49,7 @@ HANDLING_MAX_S = 60.0
 without a further exchange."""
 DEADLINE_MAX_S = 660.0
 """An incoming call whose own deadline is later is ended after this time.  The service of the controller answers within
-600 s, with a named outcome; a call that ends here tells the caller nothing about the outcome."""
+600 s, with a named outcome; the status of a call that ends at this limit says nothing about the outcome."""
 STREAM_SLACK_S = 1.0
 """An incoming stream may be ended this much earlier than `HANDLING_MAX_S` after its last exchange."""
 STOP_GRACE_S = 0.5
