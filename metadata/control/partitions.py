@@ -263,7 +263,7 @@ def _move(
     partition: PartitionImage,
     replica: Replica,
 ) -> PartitionChange | None:
-    """Return the record that moves a replica to its new directory; None if it is already assigned to it.
+    """Return the record that assigns a replica to its new directory; None if it is already assigned.
 
     If the old directory has failed, the new one counts as empty, unless the replica had already moved there with all
     its records.  If the new directory has failed, the replica cannot serve.

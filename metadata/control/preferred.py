@@ -50,8 +50,8 @@ def set_preferred(
 def least_burdened(image: ClusterImage, voter_ids: Collection[int]) -> tuple[int, ...]:
     """Return the voter whose broker leads the fewest partitions, or nothing if there are no voters.
 
-    A voter without a broker leads none.  A voter whose broker is fenced or shutting down comes last: its broker may
-    lead none only because it is down.
+    A voter without a broker leads none.  A broker that is fenced or shutting down leads few partitions only for that
+    reason, so its voter comes last.
     """
 
     def burden(node_id: int) -> tuple[bool, int, int]:

@@ -18,7 +18,7 @@ The reassignment is *complete* when the target meets these conditions:
   of copies exists (KAFKA-19975: a move from 0,1,2,3,4 to 2,3,4,5 with 0,1,5 in sync waits; a move from 0,1,2 to 1,2,3
   with 2 dead does not);
 - at least min.insync.replicas brokers of the target are in the ISR (KAFKA-15665), so that the completion leaves no
-  acknowledged record on fewer disks than that, and the partition stays writable;
+  acknowledged record on fewer disks, and the partition stays writable;
 - one of these brokers may lead.
 
 Then one record removes the other replicas from the partition and its ISR, clears the lists, and moves the leadership if

@@ -87,8 +87,8 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     """session_timeout_ms: a broker without heartbeats for this long is fenced.
     heartbeat_interval_ms: the interval of brokers' heartbeats.
     fence_on_refusal: a broker without heartbeats is fenced earlier if its addresses refuse connections.
-    forget_after_ms: how long the leader epochs of a deleted topic are kept, at least; at most an eighth longer.  A new
-    controller begins to count this time again.
+    forget_after_ms: minimum time for which the leader epochs of a deleted topic are kept; they may be kept an eighth
+    longer.  A new controller starts counting again.
     """
 
     session_timeout_ms: int = 6000

@@ -9,8 +9,8 @@ the loop and the log's writer thread would hardly run, since they share a GIL.  
 examined immediately, with the same image as the later pieces, so examining a partition twice is harmless.
 
 Every node measures by its own clock, but only the active controller reports.  So each partition is reported once, and
-after a change of controllers, the new one reports what it has measured since it started.  A query with `increase` over
-such a change returns the increase of the instance with the larger one, as with any counter.
+after a change of controllers, the new controller reports its own measurements since it started.  A query with
+`increase` over such a change returns the larger increase of the two instances, as with any counter.
 
 100,000 series, one for each partition, would be useless.  So only partitions that are unavailable, or have been since
 this process started, have a series, and each metric has at most `SERIES_MAX` series.  The partitions that are

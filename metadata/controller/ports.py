@@ -70,7 +70,7 @@ class Node(Protocol):
         """Wait until a majority has confirmed, since the call, that this node leads; return the end offset of the log.
 
         Raises:
-            NotLeaderError: it does not lead, or cannot ask the voters.
+            NotLeaderError: it does not lead, or cannot get a confirmation now.
             TimeoutError: not confirmed in time.
         """
         ...

@@ -1,4 +1,7 @@
-"""The `Controller` service of every process: it handles requests on the active controller, and forwards them elsewhere.
+"""The `Controller` service of every process.
+
+The service handles a request if the controller of this node is active.  Otherwise it forwards the request to the
+leader, once.
 
 Every call ends shortly before the caller's timeout (`header.timeout_ms`), so that the caller gets a named outcome
 instead of its own timeout.  While no leader is known, or this node has won an election but its controller is not active
@@ -11,8 +14,8 @@ A read with `unconfirmed` in its header needs no controller: this node answers i
 The reply is marked as unconfirmed, and contains the offset, the generation of the quorum and the epoch.
 
 The number of requests in progress is limited.  Heartbeats and the other requests of brokers have limits of their own,
-so that administrators' requests cannot displace them.  Nor can these delay them: only one administrator's request
-begins in each turn of the loop, so that brokers' requests, timers and elections run between any two of them.
+so that administrators' requests cannot displace them.  Administrators' requests cannot delay them either: only one such
+request begins in each turn of the loop, so that brokers' requests, timers and elections run between any two.
 """
 
 from __future__ import annotations
@@ -373,8 +376,10 @@ class ControllerService:
         return await self._confirmed(voters.transferred(answer), deadline)
 
     async def _confirmed(self, reply: ReplyT, deadline: float) -> ReplyT | Outcome:
-        """Return `reply` once it is proven that this node led; for replies without an append, whose commit would be the
-        proof."""
+        """Return `reply` once it is proven that this node led.
+
+        Only for a reply without an append: the commit of an append would be the proof.
+        """
         left_ms = max((deadline - asyncio.get_running_loop().time()) * 1000, 1)
         return await self.controller.confirm(left_ms) or reply
 

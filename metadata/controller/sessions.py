@@ -20,8 +20,8 @@ from quorumlog.runtime.backoff import Backoff
 
 PROVE_AGAIN_MIN_S = 1.0
 PROVE_AGAIN_MAX_S = 64.0
-"""Time until a broker's addresses are tried again, if too few of them accepted a connection: doubles up to the latter.
-Only the active controller connects, to a few addresses at once, so no jitter is needed."""
+"""Time until a broker's addresses are tried again, if too few of them accepted a connection.  It doubles from
+PROVE_AGAIN_MIN_S up to this.  Only the active controller connects, to a few addresses at once: no jitter is needed."""
 
 Socket = tuple[str, int]
 """(host, port)"""
