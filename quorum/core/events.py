@@ -189,8 +189,8 @@ class Prefer(msgspec.Struct, frozen=True):
 class ConfirmRead(msgspec.Struct, frozen=True):
     """Find the offset that a current read must have applied.
 
-    Exactly one `ReadConfirmed` or `ReadRefused` with this `call` follows: within one or two round trips, as long as the
-    leader is connected to a majority.
+    Exactly one `ReadConfirmed` or `ReadRefused` with this `call` follows: normally within one or two round trips, as
+    long as the leader is connected to a majority.
     """
 
     call: int
