@@ -40,8 +40,9 @@ CHANNELS_MAX = 128
 """Maximum number of open channels.  At this limit, a new channel replaces the least recently used one without a call in
 progress."""
 CALLS_PER_CHANNEL_MAX = 256
-"""Calls in progress to one address, for each kind of senders.  Further calls fail at once, as if the address were
-unreachable.  So many requests of clients, which this node forwards, leave room for fetches, votes and heartbeats."""
+"""Maximum number of calls in progress to one address, for each kind of sender.  Further calls fail at once, as if the
+address were unreachable.  So requests that this node forwards for clients leave room for fetches, votes and
+heartbeats."""
 QUORUM_REQUEST_MAX_BYTES = 64 << 10
 CONTROLLER_REQUEST_MAX_BYTES = 8 << 20
 HANDLING_MAX_S = 60.0
@@ -64,7 +65,7 @@ _Serve = Callable[[bytes, _Context], Awaitable[bytes]]
 
 
 class _Channel:
-    """One channel, its calls in progress by kind, and its stream of fetches, which may be open between them."""
+    """One channel, its calls in progress by kind, and its stream of fetches, which may stay open between calls."""
 
     def __init__(self, address: str) -> None:
         self.grpc = make_channel(address)
