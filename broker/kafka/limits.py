@@ -17,8 +17,8 @@ class KafkaLimits(msgspec.Struct, frozen=True):
     """A larger request closes its connection, unless it is Produce.  Other requests take many times their size in
     memory once they are decoded."""
     connections_max: int = 4_000
-    """Connections of all listeners, at most half of the process's file descriptors.  A further connection replaces an
-    idle one, or is closed immediately if none is idle."""
+    """Connections of all listeners.  A further connection replaces an idle one, or is closed immediately if none is
+    idle.  All connections together use at most half of the process's file descriptors."""
     inter_broker_connections_max: int = 500
     """Connections that the listener for other brokers accepts beyond `connections_max`, at most a quarter of that
     limit; none if it is the only listener.  So clients that are never idle cannot keep followers out."""

@@ -85,15 +85,14 @@ class KafkaServer:
         inter_broker_listener: str | None = None,
     ) -> None:
         limits = limits if limits is not None else KafkaLimits()
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        connections_max = max(1, min(limits.connections_max, descriptors // 2))
-        self.limits = replace(
-            limits,
-            connections_max=connections_max,
-            inter_broker_connections_max=min(limits.inter_broker_connections_max, connections_max // 4),
-        )
         self._inter_broker_listener = inter_broker_listener if len(listeners) > 1 else None
-        allowance = limits.held_max_bytes // (2 * self.limits.connections_max)
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        of_brokers = min(limits.inter_broker_connections_max, limits.connections_max // 4, descriptors // 5)
+        if self._inter_broker_listener is None:
+            of_brokers = 0
+        of_clients = max(1, min(limits.connections_max, descriptors - of_brokers))
+        self.limits = replace(limits, connections_max=of_clients, inter_broker_connections_max=of_brokers)
+        allowance = limits.held_max_bytes // (2 * (of_clients + of_brokers))
         self.budget = MemoryBudget(limits.held_max_bytes, allowance, self._on_crowded)
         self.counters = ListenerCounters()
         self.handlers = Handlers(
@@ -145,7 +144,7 @@ class KafkaServer:
         limit = self.limits.connections_max
         if connection.listener == self._inter_broker_listener:
             limit += self.limits.inter_broker_connections_max
-        if len(self._connections) >= limit and not self._evict():
+        if len(self._connections) >= limit and not self._evict(limit):
             self.counters.connections_refused += 1
             self.lines.warning("connection refused", peer=connection.peer, limit=limit)
             return False
@@ -171,8 +170,8 @@ class KafkaServer:
         if connection in self._connections:
             self._resting[connection] = None
 
-    def _evict(self) -> bool:
-        """Close one idle connection.  Return False if a short search finds none.
+    def _evict(self, limit: int) -> bool:
+        """Close one idle connection, because there are `limit`.  Return False if a short search finds none.
 
         Connections that have never sent a request are closed first, so that a flood of them displaces no client.
         """
@@ -181,7 +180,7 @@ class KafkaServer:
         if victim is None:
             return False
         self.counters.connections_evicted += 1
-        self.lines.warning("idle connection closed for a new one", peer=victim.peer, limit=self.limits.connections_max)
+        self.lines.warning("idle connection closed for a new one", peer=victim.peer, limit=limit)
         self._forget(victim)
         self._evicted.add(victim)
         victim.abort()

@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.kafka import data as data_requests
+from broker.kafka.api import FetchReply
 from broker.kafka.connection import Connection
 from broker.kafka.handlers import HANDLERS
 from broker.kafka.limits import KafkaLimits
@@ -230,7 +231,10 @@ async def test_a_connection_above_the_limit_is_refused_while_all_others_are_busy
         await is_well(served)
 
 
-@pytest.mark.parametrize("listeners", [("clients=127.0.0.1:0", "brokers=127.0.0.1:0"), ("brokers=127.0.0.1:0",)])
+LISTENERS = ("clients=127.0.0.1:0", "brokers=127.0.0.1:0")
+
+
+@pytest.mark.parametrize("listeners", [LISTENERS, LISTENERS[1:]])
 async def test_busy_clients_keep_no_other_broker_out(serve: Serve, listeners: tuple[str, ...]) -> None:
     limits = KafkaLimits(connections_max=4)
     async with serve(limits, listeners, "brokers") as served, contextlib.AsyncExitStack() as connected:
@@ -251,6 +255,23 @@ async def test_busy_clients_keep_no_other_broker_out(serve: Serve, listeners: tu
         assert [await enters(brokers) for _ in range(2)] == [has_own, False], "a quarter more"
         assert not await enters(clients)
         served.replicas.acknowledge_all()
+
+
+@pytest.mark.parametrize(
+    ("listeners", "descriptors", "expected"),
+    [(LISTENERS, 1_000, (400, 100)), (LISTENERS[1:], 1_000, (500, 0)), (LISTENERS, 2, (1, 0))],
+)
+async def test_all_connections_use_at_most_half_of_the_descriptors(
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    listeners: tuple[str, ...],
+    descriptors: int,
+    expected: tuple[int, int],
+) -> None:
+    monkeypatch.setattr("broker.kafka.listener.resource.getrlimit", lambda _: (descriptors, descriptors))
+    async with serve(KafkaLimits(), listeners, "brokers") as served:
+        limits = served.server.limits
+        assert (limits.connections_max, limits.inter_broker_connections_max) == expected
 
 
 async def test_a_client_that_never_waits_is_not_read_from(serve: Serve) -> None:
@@ -431,6 +452,37 @@ async def test_replies_that_are_made_at_the_same_time_share_the_room(serve: Serv
             sizes.append(len(response.responses[0].partitions[0].records))
         assert sum(sizes) < 64 << 20 < 40 * max(sizes), "they do not all get the room of the first one"
         assert min(sizes) >= 500_000, "one batch"
+
+
+async def test_a_reply_that_is_sent_gives_its_room_back(serve: Serve) -> None:
+    async with serve() as served, RawClient(served.port) as client:
+        served.replicas.create("t", 1)
+        assert int((await client.produce("t", 0, opaque_batch(500_000))).error_code) == 0
+        topics = [{"topic": "t", "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]}]
+        values = {"replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "topics": topics}
+        assert (await client.ask(Api.FETCH, 12, values)).responses[0].partitions[0].records
+        await until(lambda: served.server.budget.held == 0)
+
+
+async def test_a_reply_that_is_made_after_its_connection_takes_no_room(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def late(*_: object) -> FetchReply:
+        began.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        ended.set()
+        return FetchReply(0)
+
+    monkeypatch.setattr(served.replicas, "fetch", late)
+    async with RawClient(served.port) as client:
+        client.send(Api.FETCH, 12, {"replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20})
+        await began.wait()
+    await ended.wait()
+    await asyncio.sleep(0)
+    assert served.server.budget.held == 0
 
 
 async def sweep_until_closed(served: Served, client: RawClient, seconds: float) -> None:
