@@ -17,10 +17,13 @@ from broker.coordinator.links import BrokerLinks
 from broker.coordinator.log_ends import LogEnds
 from broker.coordinator.share_reminders import ShareReminders
 from broker.coordinator.share_states import ShareStates
+from broker.coordinator.shares import ShareGroups
+from broker.coordinator.transactions import TransactionCoordinators
 from broker.core.coordinator.share.states import ReadState, ShareKey, StateResponse, WriteState
+from broker.core.coordinator.transaction_requests import TransactionSupport
 from broker.core.fetch_session import PartitionKey
 from broker.kafka.api import ProduceResult
-from metadata.image.internal_topics import SHARE_GROUP_STATE
+from metadata.image.internal_topics import SHARE_GROUP_STATE, TRANSACTION_STATE
 from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import ApiError, KafkaCode
@@ -201,6 +204,23 @@ async def test_the_answer_of_a_later_release_is_an_error(
     await states.close()
 
 
+async def test_a_later_release_may_refuse_a_producer_for_an_unknown_reason(rig: Rig, connections: Connections) -> None:
+    """An exception would close the connection of the producer."""
+    rig.cluster.start(2)
+    rig.cluster.create(TRANSACTION_STATE, (2,))
+    await rig.learn()
+    refused = SimpleNamespace(partition_index=0, partition_error_code=9_999)
+    topics = [SimpleNamespace(name=TOPIC, results_by_partition=[refused])]
+    connections.answer = SimpleNamespace(results_by_transaction=[SimpleNamespace(topic_results=topics)])
+    nothing: Any = None
+    transactions = TransactionCoordinators(
+        rig.role.table, nothing, nothing, nothing, nothing, lambda _: ("a", 1), Sources.real()
+    )
+    code = await transactions.verify("id", (7, 0), (TOPIC, 0), TransactionSupport.ABORTABLE)
+    assert code is KafkaCode.UNKNOWN_SERVER_ERROR
+    await transactions.close()
+
+
 async def test_a_leader_is_asked_for_its_log_ends_on_another_connection(rig: Rig, connections: Connections) -> None:
     rig.cluster.start(2)
     await rig.create((2,))
@@ -215,6 +235,23 @@ async def test_a_leader_is_asked_for_its_log_ends_on_another_connection(rig: Rig
     assert await ends.of([key]) == {}
     assert await ends.of([key]) == {key: 7}
     await links.close()
+
+
+async def test_the_connections_for_log_ends_end_with_the_share_groups(rig: Rig, connections: Connections) -> None:
+    rig.cluster.start(2)
+    await rig.create((2,))
+    end = SimpleNamespace(partition_index=0, error_code=0, offset=7)
+    connections.answer = SimpleNamespace(topics=[SimpleNamespace(name=TOPIC, partitions=[end])])
+    nothing: Any = None
+    groups: Any = SimpleNamespace()
+    produce = rig.replicas.start_produce
+    shares = ShareGroups(rig.role.table, groups, nothing, nothing, lambda _: ("a", 1), Sources.real(), produce)
+    topic = rig.cluster.image.topic(TOPIC)
+    assert topic is not None
+    key = PartitionKey(topic.topic_id, 0)
+    assert await shares.log_ends([key]) == {key: 7}
+    await shares.close()
+    assert connections.open == []
 
 
 async def test_a_leader_is_reminded_on_another_connection(rig: Rig, connections: Connections) -> None:

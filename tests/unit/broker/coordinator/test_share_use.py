@@ -233,6 +233,7 @@ async def test_an_acknowledgement_waits_for_all_its_loads_no_longer_than_a_fetch
             reply = await place.shares.acknowledge(plan)
         assert {each.error for each in reply.acknowledged} == {KafkaCode.REPLICA_NOT_AVAILABLE}
         assert len(reply.acknowledged) == len(wanted)
+        assert slow.asked == [1], "no state is read after the deadline"
         slow.let()
 
 

@@ -16,6 +16,7 @@ from broker.kafka.groups import side_by_side
 from broker.kafka.handlers import HANDLERS
 from broker.kafka.listener import KafkaServer
 from metadata.records import NO_LEADER, BrokerChange, Endpoint
+from quorumlog.runtime import turns
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from tests.unit.broker.kafka.fake import FakeController, FakeNode, FakeReplicas
@@ -582,3 +583,17 @@ async def test_groups_are_asked_side_by_side_with_few_tasks() -> None:
     release.set()
     assert await running == [-item for item in range(5_000)]
     assert await side_by_side(work, ()) == []
+
+
+async def test_other_tasks_run_while_many_groups_are_asked_that_answer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "YIELD_MS", 0)
+
+    async def work(item: int) -> int:
+        return -item
+
+    running = asyncio.ensure_future(side_by_side(work, range(1_000)))
+    passed = 0
+    while not running.done():
+        passed += 1
+        await asyncio.sleep(0)
+    assert passed >= 1_000 // 20

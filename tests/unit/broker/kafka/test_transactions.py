@@ -24,6 +24,7 @@ from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
+from tests.unit.broker.kafka.conftest import Served
 from tests.unit.broker.kafka.fake import FakeController, FakeNode, FakeReplicas
 from tests.unit.broker.kafka.raw import RawClient
 from tests.unit.broker.kafka.test_groups import OFFSETS, PARTITIONS, FakeGroups
@@ -235,3 +236,22 @@ async def test_the_calls_of_a_request_count_as_much_as_the_request(
     size = len(codec.encode(codec.request(api, version, values)))
     assert sizes.calls == calls
     assert size // 2 < sizes.total <= size + 100
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "values"),
+    [
+        (Api.ADD_PARTITIONS_TO_TXN, 4, {"transactions": []}),
+        (Api.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": []}),
+        (Api.LIST_TRANSACTIONS, 1, {}),
+        (Api.FIND_OUTCOME, 0, {"producer_id": 7, "producer_epoch": 0, "topic": "t", "partition": 0}),
+        (Api.LIST_GROUPS, 5, {}),
+    ],
+    ids=lambda each: each.name if isinstance(each, Api) else "",
+)
+async def test_a_request_without_any_calls_is_answered(
+    served: Served, api: Api, version: int, values: dict[str, Any]
+) -> None:
+    """This broker coordinates nothing, or the request names nothing."""
+    async with RawClient(served.port) as client:
+        assert int(getattr(await client.ask(api, version, values), "error_code", 0)) == 0

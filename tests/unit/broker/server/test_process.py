@@ -1,12 +1,16 @@
-"""A broker process waits until it is ready."""
+"""A broker process wires its parts, and waits until it is ready."""
 
 from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 from broker.server.process import BrokerProcess
+from quorumlog.runtime.addresses import Address
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.config import BROKER, KafkaListener, NodeConfig
 from quorumlog.runtime.http import Check
 from tests.unit.metadata.fake_node import run
 
@@ -46,3 +50,11 @@ def test_a_start_waits_for_a_broker_that_does_not_serve_any_more() -> None:
         await ready
 
     run(test())
+
+
+async def test_the_connections_of_other_brokers_have_room_of_their_own() -> None:
+    listeners = tuple(KafkaListener(name, Address("127.0.0.1", 0)) for name in ("clients", "brokers"))
+    config = NodeConfig(BROKER, 1, ("d",), standalone=True, kafka_listeners=listeners, inter_broker_listener="brokers")
+    nothing, transport = cast(Any, None), cast(Any, MagicMock())
+    broker = BrokerProcess(config, Sources.real(), [], nothing, transport)
+    assert broker.kafka._inter_broker_listener == "brokers"

@@ -97,6 +97,16 @@ def test_a_broker_that_recovers_its_logs_keeps_its_id(cluster: Cluster) -> None:
     assert cluster.partition(topic).leader == 1
 
 
+def test_a_broker_that_begins_to_stop_keeps_its_id(cluster: Cluster) -> None:
+    """It is not fenced until the other brokers know that it has left."""
+    cluster.create("t", (1, 2))
+    cluster.beat(1, want_shutdown=True, others_applied=0)
+    assert cluster.image.brokers[1].in_controlled_shutdown
+    assert not cluster.image.brokers[1].fenced
+    answer = cluster.register(1, 1, directory_ids=(directory(1, 9),), session_live=True)
+    assert answer.outcome.error is ApiError.DUPLICATE_BROKER_REGISTRATION
+
+
 def test_a_broker_that_has_stopped_may_return_with_other_directories_at_once(cluster: Cluster) -> None:
     while not cluster.image.brokers[1].fenced:
         cluster.beat(1, want_shutdown=True)

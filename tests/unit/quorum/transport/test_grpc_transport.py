@@ -269,6 +269,28 @@ async def test_channels_are_limited_and_the_oldest_idle_one_is_closed(
     await client.close()
 
 
+async def test_a_connection_with_a_request_in_progress_is_not_closed_for_another(
+    served: Fixture, client: GrpcTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_transport, "CHANNELS_MAX", 1)
+    arrived, committed = asyncio.Event(), asyncio.Event()
+
+    async def control(rpc: AnyRpc, request: Message) -> Message:
+        arrived.set()
+        await committed.wait()
+        reply: Message = rpc.reply_of(controller_pb2.Result())
+        return reply
+
+    monkeypatch.setattr(served.transport, "_controller_handler", control)
+    request = controller_pb2.CreateTopicsRequest()
+    creation = asyncio.ensure_future(client.call(served.transport.address, rpcs.CREATE_TOPICS, request, 10_000))
+    await arrived.wait()
+    with pytest.raises(UnreachableError, match="1 connections are in use already"):
+        await client.ask(Peer(1, "127.0.0.1:1"), VOTE, 5000)
+    committed.set()
+    await creation
+
+
 async def test_requests_of_clients_never_displace_those_of_brokers_and_of_the_quorum(
     served: Fixture, client: GrpcTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +318,16 @@ async def test_requests_of_clients_never_displace_those_of_brokers_and_of_the_qu
     assert await client.call(address, rpcs.BROKER_HEARTBEAT, controller_pb2.BrokerHeartbeatRequest(), 10_000)
     committed.set()
     await asyncio.gather(*calls)
+
+
+async def test_requests_that_have_ended_make_room_for_others(
+    served: Fixture, client: GrpcTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_transport, "CALLS_PER_CHANNEL_MAX", 1)
+    leader = Peer(1, served.transport.address)
+    for _ in range(3):
+        await client.ask(leader, VOTE, 10_000)
+        assert await client.ask(leader, FETCH, 10_000) == FETCHED
 
 
 async def test_health_follows_readiness(served: Fixture) -> None:

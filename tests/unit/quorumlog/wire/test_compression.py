@@ -35,11 +35,13 @@ def test_lz4_frames_that_java_clients_do_not_read_are_named() -> None:
     plain = lz4.frame.compress(noise, block_linked=False, block_checksum=True, content_checksum=True)
     linked = lz4.frame.compress(noise, block_linked=True)
     skippable = b"\x50\x2a\x4d\x18\x03\0\0\0abc"
+    with_dictionary_id = b"\x04\x22\x4d\x18\x61\x40\x07\0\0\0\xe3\x01\0\0\x80x\0\0\0\0"
     for data, problem in [
         (linked, "depend on each other"),
         (plain + plain, "second frame"),
         (plain + skippable, "second frame"),
         (skippable + plain, "begins with a frame"),
+        (with_dictionary_id, "begins with a frame"),
     ]:
         assert decompress(Codec.LZ4, data)
         assert problem in java_problem(Codec.LZ4, data)
