@@ -24,7 +24,7 @@ from tests.integration.quorum.load import TOPIC, Load, under_load
 async def test_nothing_is_lost_when_controller_and_target_are_killed_midway(tmp_path: Path) -> None:
     async with running(tmp_path, voters=3, brokers=5) as cluster, under_load(cluster) as load:
         await wait_until(lambda: _has(load, 150), TIMEOUT_S, "there is something to move")
-        await done(cluster, "reassign", "start", "--topic", TOPIC, "--brokers", "13,14,15", "--throttle", "1k")
+        await done(cluster, "reassign", "start", "--topic", TOPIC, "--brokers", "13,14,15", "--throttle", "1")
         await wait_until(lambda: _states(cluster, "copying"), TIMEOUT_S, "replicas are copied")
         controller = await leader_of(cluster)
         await kill(controller)
@@ -38,7 +38,7 @@ async def test_nothing_is_lost_when_controller_and_target_are_killed_midway(tmp_
 
         # Then back; the move is cancelled midway while a controller fails.
         before = load.record_count
-        await done(cluster, "reassign", "start", "--topic", TOPIC, "--brokers", "11,12,13", "--throttle", "1k")
+        await done(cluster, "reassign", "start", "--topic", TOPIC, "--brokers", "11,12,13", "--throttle", "1")
         await wait_until(lambda: _states(cluster, "copying"), TIMEOUT_S, "replicas are copied")
         controller = await leader_of(cluster)
         await kill(controller)
