@@ -67,7 +67,7 @@ case "$*" in
 *"-m venv"*) echo "python $*" >>"{self.home}/log"
     for folder in "$@"; do :; done
     mkdir -p "$folder/bin"; cat "$0" >"$folder/bin/python"; chmod 755 "$folder/bin/python" ;;
-*not\\ quiet*--ignore=*) echo "python $*" >>"{self.home}/log"; {ignoring} ;;
+*--ignore=*not\\ quiet*) echo "python $*" >>"{self.home}/log"; {ignoring} ;;
 *) echo "python $*" >>"{self.home}/log" ;;
 esac"""
 
@@ -202,7 +202,7 @@ def test_the_stages_run_every_test_once(user: Machine) -> None:
     user.tool("java", GOOD_JAVA)
     assert user.run("test").returncode == 0
     *selected, others, quiet = stages(user)
-    assert quiet.startswith("python -m pytest -m quiet ")
+    assert quiet.endswith(" -m quiet")
     assert all(" -m not quiet" in stage for stage in (*selected, others))
     folders = [word for stage in selected for word in stage.split() if word.startswith("tests/")]
     assert len(folders) == len(set(folders))
@@ -240,7 +240,7 @@ def test_a_stage_that_fails_does_not_prevent_the_others(user: Machine) -> None:
     done = user.run("test")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "dev: tests failed in these stages: other"
-    assert stages(user)[-1].startswith("python -m pytest -m quiet ")
+    assert stages(user)[-1].endswith(" -m quiet")
 
 
 def test_root_installs_missing_packages(root: Machine) -> None:
