@@ -406,7 +406,7 @@ class Connection(FrameProtocol):
                 parts.extend(slot.reply)
         if parts:
             assert self._transport is not None
-            self._written_bytes += sum(len(part) for part in parts)
+            self._written_bytes += sum(map(len, parts))
             write_parts(self._transport, parts)
         self._host.budget.give(self, freed)
         if not line and not self._queue:

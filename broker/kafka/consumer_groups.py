@@ -17,7 +17,7 @@ from broker.core.coordinator.consumer.requests import (
     NamedPartitions,
 )
 from broker.kafka.connection import Pending, Reply
-from broker.kafka.groups import DecodedRequest, Split, Values
+from broker.kafka.coordinated import DecodedRequest, Split, Values
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import milliseconds
 

@@ -142,7 +142,7 @@ async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview, ro
     leaders = {result.leader_id for result in results if result.leader_id != -1}
     endpoints = node_endpoints(replicas.image, leaders, caller.listener) if leaders else []
     parts = fetch.encode_response(version, reply.error_code, reply.session_id, results, endpoints)
-    caller.hold(sum(len(part) for part in parts))
+    caller.hold(sum(map(len, parts)))
     return parts
 
 

@@ -1,38 +1,24 @@
 """Consumer groups: converts frames into requests to the coordinators, and their responses into frames.
 
-A request that names several groups is split by the partitions that hold their state, and the answers are merged in the
-order of the request.  A refusal by a coordinator (`KafkaCode`) becomes the error of each group, or of each
-partition in those versions of OffsetFetch that have no other place for it.
-
-The answer about a group may be far larger than the group's name.  So a group that a request repeats has one answer, in
-the place of its first occurrence: DescribeGroups describes it, and OffsetFetch refuses it with INVALID_REQUEST.  If an
-OffsetFetch repeats a partition of a group, it is also answered once.
-
-Requests name topics by name, or by id from version 10 of OffsetCommit and OffsetFetch on.  Coordinators know topics by
-name.  They also receive the topic id of the request, because the topic may be deleted and created again before they
-apply the request.
+A refusal by a coordinator (`KafkaCode`) becomes the error of each group.  The answer about a group may be far larger
+than the group's name.  So DescribeGroups describes a group that a request repeats once, in the place of its first
+occurrence.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
-from uuid import UUID
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final
 
 from broker.core.coordinator.group_requests import (
-    Client,
     DeletedGroup,
     DeleteGroups,
     DescribeGroups,
     ExplainGroups,
-    FetchedGroup,
-    FetchedOffset,
     GroupDescription,
     GroupExplanation,
     GroupRequest,
-    GroupToFetch,
     Heartbeat,
     JoinGroup,
     JoinGroupResponse,
@@ -45,28 +31,16 @@ from broker.core.coordinator.group_requests import (
     MemberAssignment,
     MemberName,
     MemberProtocol,
-    OffsetCommit,
-    OffsetDelete,
-    OffsetDeleteResponse,
-    OffsetFetch,
-    OffsetToCommit,
-    PartitionResult,
     SyncGroup,
     SyncGroupResponse,
-    TopicPartitions,
 )
-from broker.kafka.api import Groups, Replicas, Shares, Transactions
-from broker.kafka.connection import Caller, Pending, Reply
+from broker.kafka.api import Groups, Shares, Transactions
+from broker.kafka.connection import Pending, Reply
+from broker.kafka.coordinated import DecodedRequest, Split, Values, result, side_by_side
 from broker.kafka.metadata import node_endpoint
 from metadata.image.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
-from quorumlog.runtime.turns import Turn
 from quorumlog.wire.errors import KafkaCode
-from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import milliseconds
-
-Values = dict[str, Any]
-K = TypeVar("K")
-V = TypeVar("V")
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
@@ -77,13 +51,7 @@ _FIRST_JOIN_WITH_MEMBER_ID_REQUIRED: Final = 4
 _FIRST_JOIN_WITH_NULL_PROTOCOL: Final = 7
 _FIRST_JOIN_WITH_SKIP: Final = 9
 _FIRST_LEAVE_WITH_MEMBERS: Final = 3
-_FIRST_COMMIT_WITH_EPOCHS: Final = 9
-_FIRST_FETCH_WITH_ERROR: Final = 2
-_FIRST_FETCH_WITH_GROUPS: Final = 8
 _FIRST_DESCRIBE_WITH_MISSING: Final = 6
-_FIRST_WITH_TOPIC_ID: Final = 10
-_GROUPS_AT_A_TIME: Final = 20
-"""Groups of one request for which share coordinators are asked at the same time.  Further groups wait."""
 
 
 class NoGroups:
@@ -102,112 +70,6 @@ class NoGroups:
         refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         refused.set_result(KafkaCode.NOT_COORDINATOR)
         return refused
-
-
-class DecodedRequest:
-    """A decoded request, and the objects that its handler needs.  size: bytes of its frame."""
-
-    def __init__(
-        self,
-        groups: Groups,
-        transactions: Transactions,
-        shares: Shares,
-        replicas: Replicas,
-        caller: Caller,
-        frame: memoryview,
-    ) -> None:
-        self.groups = groups
-        self.transactions = transactions
-        self.shares = shares
-        self.replicas = replicas
-        self.caller = caller
-        self.request = codec.decode_request(caller.header, frame)
-        self.size = len(frame)
-
-    @property
-    def version(self) -> int:
-        return self.caller.header.api_version
-
-    @property
-    def client(self) -> Client:
-        """Return the client's name and address.  The address has a slash before it, as Kafka reports it."""
-        return Client(self.caller.header.client_id or "", "/" + self.caller.peer.rpartition(":")[0])
-
-    def field(self, name: str, default: Any = None) -> Any:
-        """Return a field that some versions lack."""
-        return getattr(self.request, name, default)
-
-    def reply(self, values: Values) -> Reply:
-        return (codec.encode_response_body(self.caller.header.api_key, self.version, values),)
-
-    def one(self, request: GroupRequest, group: str, values_of: Callable[[Any], Values]) -> Pending:
-        """Send a request about one group; values_of: makes the response out of a result or refusal."""
-        future = self.groups.call(self.groups.partition(group), request, self.size)
-        return Pending((future,), lambda: self.reply(values_of(_result(future))), is_owned=True)
-
-    def topic_id(self, name: str) -> UUID | None:
-        return self.replicas.image.topic_ids.get(name)
-
-    def topic_name(self, topic_id: UUID | None) -> str | None:
-        topic = None if topic_id is None else self.replicas.image.topics.get(topic_id)
-        return None if topic is None else topic.name
-
-
-def _result(future: asyncio.Future[Any]) -> Any:
-    """Return the response, or the code of a refusal.  The future is cancelled when the server closes."""
-    return KafkaCode.NOT_COORDINATOR if future.cancelled() else future.result()
-
-
-class Split(Generic[K]):
-    """A request about several groups, as one request for each partition that holds some of them."""
-
-    def __init__(
-        self,
-        asked: DecodedRequest,
-        items: Sequence[K],
-        group_of: Callable[[K], str],
-        request_of: Callable[[tuple[K, ...]], GroupRequest],
-    ) -> None:
-        self._items = items
-        self._by_partition: dict[int, list[int]] = {}
-        for position, item in enumerate(items):
-            self._by_partition.setdefault(asked.groups.partition(group_of(item)), []).append(position)
-        size = asked.size // max(1, len(self._by_partition))
-        self.futures = [
-            asked.groups.call(partition, request_of(tuple([items[each] for each in positions])), size)
-            for partition, positions in self._by_partition.items()
-        ]
-
-    def answers(self, refused: Callable[[K, KafkaCode], Any]) -> list[Any]:
-        """Return the answer to each item, in their order.  refused: makes the answer to an item that was refused."""
-        answers: list[Any] = [None] * len(self._items)
-        for future, positions in zip(self.futures, self._by_partition.values(), strict=True):
-            result = _result(future)
-            if isinstance(result, KafkaCode):
-                found: Iterable[Any] = [refused(self._items[each], result) for each in positions]
-            else:
-                found = result.groups
-            for position, answer in zip(positions, found, strict=True):
-                answers[position] = answer
-        return answers
-
-
-async def side_by_side(work: Callable[[K], Awaitable[V]], items: Sequence[K]) -> list[V]:
-    """Return the results of `work` for all items, in their order.  Some items are processed concurrently.
-
-    A group whose share coordinator does not answer takes seconds, and must not delay the others of the request.
-    """
-    results: dict[int, V] = {}
-    left = iter(enumerate(items))
-
-    async def worker() -> None:  # a task for each item would take 1.5 KB for each of up to 100,000
-        turn = Turn()
-        for position, item in left:
-            results[position] = await work(item)
-            await turn.passed()
-
-    await asyncio.gather(*(worker() for _ in items[:_GROUPS_AT_A_TIME]))
-    return [results[position] for position in range(len(items))]
 
 
 # -- finding a coordinator
@@ -366,209 +228,6 @@ def _left(member: LeftMember) -> Values:
     return {"member_id": member.member_id, "group_instance_id": member.instance_id, "error_code": member.error}
 
 
-# -- offsets
-
-
-def _named(asked: DecodedRequest, topic: Any) -> str | None:
-    """Return the name of a topic in a request; None if the request has an unknown topic id."""
-    name: str | None = asked.topic_name(topic.topic_id) if asked.version >= _FIRST_WITH_TOPIC_ID else topic.name
-    return name
-
-
-def _topic_values(topic: Any, partitions: list[Values]) -> Values:
-    """Return a topic of a response, named as in the request."""
-    which = {"topic_id": topic.topic_id} if hasattr(topic, "topic_id") else {"name": topic.name}
-    return {**which, "partitions": partitions}
-
-
-def offset_commit(asked: DecodedRequest) -> Pending:
-    request = asked.request
-    names = [_named(asked, topic) for topic in request.topics]
-    offsets = tuple(
-        [
-            OffsetToCommit(
-                name,
-                each.partition_index,
-                each.committed_offset,
-                getattr(each, "committed_leader_epoch", -1),
-                each.committed_metadata or "",
-                getattr(topic, "topic_id", None),
-            )
-            for topic, name in zip(request.topics, names, strict=True)
-            if name is not None
-            for each in topic.partitions
-        ]
-    )
-    commit = OffsetCommit(
-        group=request.group_id,
-        member_id=request.member_id,
-        instance_id=asked.field("group_instance_id"),
-        generation=request.generation_id_or_member_epoch,
-        offsets=offsets,
-        retention_ms=milliseconds(asked.field("retention_time")),
-        knows_epochs=asked.version >= _FIRST_COMMIT_WITH_EPOCHS,
-    )
-
-    def values(found: Any) -> Values:
-        errors = iter(
-            [found] * len(offsets) if isinstance(found, KafkaCode) else [each.error for each in found.results]
-        )
-        topics = []
-        for topic, name in zip(request.topics, names, strict=True):
-            partitions = [
-                {
-                    "partition_index": each.partition_index,
-                    "error_code": KafkaCode.UNKNOWN_TOPIC_ID if name is None else next(errors),
-                }
-                for each in topic.partitions
-            ]
-            topics.append(_topic_values(topic, partitions))
-        return {"topics": topics}
-
-    return asked.one(commit, commit.group, values)
-
-
-class _TopicToFetch(NamedTuple):
-    """A topic that a group of an OffsetFetch names.  name: None if its id is unknown."""
-
-    topic: Any
-    name: str | None
-    partitions: tuple[int, ...]
-
-
-class _FetchedTopics(NamedTuple):
-    """The topics that a group of an OffsetFetch names; None: all topics."""
-
-    group: GroupToFetch
-    topics: tuple[_TopicToFetch, ...] | None
-
-
-def offset_fetch(asked: DecodedRequest) -> Pending:
-    request = asked.request
-    has_groups = asked.version >= _FIRST_FETCH_WITH_GROUPS
-    asked_groups = request.groups if has_groups else (request,)
-    named = Counter(each.group_id for each in asked_groups)
-    # A frame has room for hundreds of thousands of repetitions, and each might read all offsets of a large group.
-    # Two occurrences may name different topics or members, so no single answer would be right for both.
-    first = {each.group_id: each for each in reversed(asked_groups)}
-    wanted = {name: _to_fetch(asked, first[name]) for name in named if named[name] == 1}
-    require_stable = asked.field("require_stable", False)
-    split = Split(
-        asked,
-        [each.group for each in wanted.values()],
-        lambda group: group.group,
-        lambda groups: OffsetFetch(groups, require_stable),
-    )
-
-    def finish() -> Reply:
-        answers: list[FetchedGroup] = split.answers(lambda group, code: FetchedGroup(group.group, code))
-        found = dict(zip(wanted, answers, strict=True))
-        groups = [
-            _fetched(asked, wanted[name], found[name])
-            if name in wanted
-            else {"group_id": name, "error_code": KafkaCode.INVALID_REQUEST, "topics": []}
-            for name in named
-        ]
-        return asked.reply({"groups": groups} if has_groups else groups[0])
-
-    return Pending(split.futures, finish, is_owned=True)
-
-
-def _to_fetch(asked: DecodedRequest, group: Any) -> _FetchedTopics:
-    """Return the partitions that an OffsetFetch names for a group, each once."""
-    topics, partitions = None, None
-    if group.topics is not None:
-        by_topic: dict[Any, tuple[Any, dict[int, None]]] = {}
-        for topic in group.topics:
-            key = topic.topic_id if asked.version >= _FIRST_WITH_TOPIC_ID else topic.name
-            by_topic.setdefault(key, (topic, {}))[1].update(dict.fromkeys(topic.partition_indexes))
-        topics = tuple(
-            [_TopicToFetch(topic, _named(asked, topic), tuple(indexes)) for topic, indexes in by_topic.values()]
-        )
-        partitions = tuple(
-            [
-                TopicPartitions(each.name, each.partitions, getattr(each.topic, "topic_id", None))
-                for each in topics
-                if each.name is not None
-            ]
-        )
-    member_id, member_epoch = getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
-    return _FetchedTopics(GroupToFetch(group.group_id, partitions, member_id, member_epoch), topics)
-
-
-def _fetched(asked: DecodedRequest, wanted: _FetchedTopics, found: FetchedGroup) -> Values:
-    values: Values = {"group_id": wanted.group.group, "error_code": found.error}
-    if wanted.topics is None:
-        return {**values, "topics": _all_fetched(asked, found.offsets)}
-    if found.error is not KafkaCode.NONE and asked.version >= _FIRST_FETCH_WITH_ERROR:
-        return {**values, "topics": []}
-    offsets = iter(found.offsets)
-    topics = []
-    for topic, name, indexes in wanted.topics:
-        partitions = []
-        for index in indexes:
-            if name is None:
-                offset = FetchedOffset("", index, error=KafkaCode.UNKNOWN_TOPIC_ID)
-            elif found.error is not KafkaCode.NONE:
-                offset = FetchedOffset(name, index, error=found.error)
-            else:
-                offset = next(offsets)
-            partitions.append(_offset_values(offset))
-        topics.append(_topic_values(topic, partitions))
-    return {**values, "topics": topics}
-
-
-def _all_fetched(asked: DecodedRequest, offsets: Sequence[FetchedOffset]) -> list[Values]:
-    """Return all offsets of a group by topic.  If the reply names topics by id, deleted topics are omitted."""
-    by_topic: dict[str, list[Values]] = {}
-    for offset in offsets:
-        by_topic.setdefault(offset.topic, []).append(_offset_values(offset))
-    if asked.version < _FIRST_WITH_TOPIC_ID:
-        return [{"name": name, "partitions": partitions} for name, partitions in by_topic.items()]
-    ids = {name: asked.topic_id(name) for name in by_topic}
-    return [
-        {"topic_id": ids[name], "partitions": partitions}
-        for name, partitions in by_topic.items()
-        if ids[name] is not None
-    ]
-
-
-def _offset_values(offset: FetchedOffset) -> Values:
-    return {
-        "partition_index": offset.partition,
-        "committed_offset": offset.offset,
-        "committed_leader_epoch": offset.leader_epoch,
-        "metadata": offset.metadata,
-        "error_code": offset.error,
-    }
-
-
-def offset_delete(asked: DecodedRequest) -> Pending:
-    request = asked.request
-    topics = tuple(
-        [
-            TopicPartitions(topic.name, tuple([each.partition_index for each in topic.partitions]))
-            for topic in request.topics
-        ]
-    )
-
-    def values(found: OffsetDeleteResponse | KafkaCode) -> Values:
-        error = found if isinstance(found, KafkaCode) else found.error
-        if isinstance(found, KafkaCode) or error is not KafkaCode.NONE:
-            return {"error_code": error, "topics": []}
-        results = iter(found.results)
-        deleted = [
-            {"name": topic.topic, "partitions": [_deleted(next(results)) for _ in topic.partitions]} for topic in topics
-        ]
-        return {"error_code": 0, "topics": deleted}
-
-    return asked.one(OffsetDelete(request.group_id, topics), request.group_id, values)
-
-
-def _deleted(result: PartitionResult) -> Values:
-    return {"partition_index": result.partition, "error_code": result.error}
-
-
 # -- groups
 
 
@@ -667,7 +326,7 @@ def list_groups(asked: DecodedRequest) -> Pending:
     futures = [asked.groups.call(partition, request, size) for partition in led]
 
     def finish() -> Reply:
-        results = [_result(future) for future in futures]
+        results = [result(future) for future in futures]
         # A partition that was led until just now has another coordinator, which the client asks as well.
         refusals = [each for each in results if isinstance(each, KafkaCode) and each is not KafkaCode.NOT_COORDINATOR]
         if refusals:

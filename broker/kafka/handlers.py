@@ -18,6 +18,7 @@ from broker.kafka import (
     configs,
     consumer_groups,
     data,
+    group_offsets,
     groups,
     logs,
     partitions,
@@ -35,6 +36,7 @@ from broker.kafka.auto_topics import AutoTopics
 from broker.kafka.clusters import describe_cluster, unregister_broker
 from broker.kafka.config_descriptions import describe_configs
 from broker.kafka.connection import Caller, HangUp, Pending, Reply
+from broker.kafka.coordinated import DecodedRequest
 from broker.kafka.deletions import handle_delete_records
 from broker.kafka.features import features, software_problem, update_features
 from broker.kafka.limits import KafkaLimits
@@ -350,14 +352,12 @@ class Handlers:
     def _on_share_fetch(self, caller: Caller, frame: memoryview) -> Outcome:
         return share_groups.share_fetch(self._asked(caller, frame), self._reply_room)
 
-    def on_groups(
-        self, answer: Callable[[groups.DecodedRequest], Outcome], caller: Caller, frame: memoryview
-    ) -> Outcome:
-        """Answer a request about groups, by a function of `broker.kafka.groups`."""
+    def on_groups(self, answer: Callable[[DecodedRequest], Outcome], caller: Caller, frame: memoryview) -> Outcome:
+        """Answer a request about groups, by a function of one of its modules."""
         return answer(self._asked(caller, frame))
 
-    def _asked(self, caller: Caller, frame: memoryview) -> groups.DecodedRequest:
-        return groups.DecodedRequest(self._groups, self._transactions, self._shares, self._replicas, caller, frame)
+    def _asked(self, caller: Caller, frame: memoryview) -> DecodedRequest:
+        return DecodedRequest(self._groups, self._transactions, self._shares, self._replicas, caller, frame)
 
     async def _alter_configs(self, caller: Caller, frame: memoryview, *, incremental: bool) -> Reply:
         request = codec.decode_request(caller.header, frame)
@@ -375,23 +375,21 @@ def _group(operation: Operation) -> Access:
     return Access(Resource.GROUP, operation)
 
 
-def _of_groups(
-    low: int, offered: int, answer: Callable[[groups.DecodedRequest], Outcome], operation: Operation
-) -> Handler:
+def _of_groups(low: int, offered: int, answer: Callable[[DecodedRequest], Outcome], operation: Operation) -> Handler:
     """Return the row of a request about groups."""
     return Handler(
         low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), _group(operation)
     )
 
 
-def _of_brokers(low: int, offered: int, answer: Callable[[groups.DecodedRequest], Outcome]) -> Handler:
+def _of_brokers(low: int, offered: int, answer: Callable[[DecodedRequest], Outcome]) -> Handler:
     """Return the row of a request about share groups that brokers send each other."""
     access = _cluster(Operation.CLUSTER_ACTION)
     return Handler(low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), access)
 
 
 def _of_transactions(
-    low: int, offered: int, answer: Callable[[groups.DecodedRequest], Outcome], operation: Operation
+    low: int, offered: int, answer: Callable[[DecodedRequest], Outcome], operation: Operation
 ) -> Handler:
     """Return the row of a request about transactions."""
     access = Access(Resource.TRANSACTIONAL_ID, operation)
@@ -422,8 +420,8 @@ HANDLERS: Final[dict[Api, Handler]] = {
     Api.FETCH: Handler(fetch.FIRST_VERSION, fetch.LAST_VERSION, Handlers._on_fetch, _topic(Operation.READ)),
     Api.LIST_OFFSETS: Handler(1, 11, Handlers._on_list_offsets, _topic(Operation.DESCRIBE)),
     Api.METADATA: Handler(0, 13, Handlers._on_metadata, _topic(Operation.DESCRIBE)),
-    Api.OFFSET_COMMIT: _of_groups(2, 10, groups.offset_commit, Operation.READ),
-    Api.OFFSET_FETCH: _of_groups(1, 10, groups.offset_fetch, Operation.DESCRIBE),
+    Api.OFFSET_COMMIT: _of_groups(2, 10, group_offsets.offset_commit, Operation.READ),
+    Api.OFFSET_FETCH: _of_groups(1, 10, group_offsets.offset_fetch, Operation.DESCRIBE),
     Api.FIND_COORDINATOR: _of_groups(0, 6, groups.find_coordinator, Operation.DESCRIBE),
     Api.JOIN_GROUP: _of_groups(0, 9, groups.join_group, Operation.READ),
     Api.HEARTBEAT: _of_groups(0, 4, groups.heartbeat, Operation.READ),
@@ -462,7 +460,7 @@ HANDLERS: Final[dict[Api, Handler]] = {
     ),
     Api.ALTER_PARTITION_REASSIGNMENTS: Handler(0, 1, Handlers._on_alter_reassignments, _cluster(Operation.ALTER)),
     Api.LIST_PARTITION_REASSIGNMENTS: Handler(0, 0, Handlers._on_list_reassignments, _cluster(Operation.DESCRIBE)),
-    Api.OFFSET_DELETE: _of_groups(0, 0, groups.offset_delete, Operation.DELETE),
+    Api.OFFSET_DELETE: _of_groups(0, 0, group_offsets.offset_delete, Operation.DELETE),
     Api.DESCRIBE_LOG_DIRS: Handler(1, 5, Handlers._on_describe_log_dirs, _cluster(Operation.DESCRIBE)),
     Api.DESCRIBE_CLIENT_QUOTAS: _fixed(0, 1, security.describe_quotas, Operation.DESCRIBE_CONFIGS),
     Api.ALTER_CLIENT_QUOTAS: _fixed(0, 1, security.alter_quotas, Operation.ALTER_CONFIGS),

@@ -17,7 +17,7 @@ from broker.core.coordinator.scope_requests import (
     Winner,
 )
 from broker.kafka.connection import Pending, Reply
-from broker.kafka.groups import DecodedRequest
+from broker.kafka.coordinated import DecodedRequest
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import milliseconds
 from quorumlog.wire.scope_names import coordinator_key

@@ -32,7 +32,7 @@ from broker.core.fetch_session import PartitionKey
 from broker.core.share.partition import Acknowledgement, Delivery, StateBatch
 from broker.core.share.requests import ShareAcknowledgePlan, ShareFetched, ShareFetchPlan, SharePlace, ShareReply
 from broker.kafka.connection import Pending, Reply
-from broker.kafka.groups import DecodedRequest, Split, Values
+from broker.kafka.coordinated import DecodedRequest, Split, Values
 from broker.kafka.metadata import node_endpoints
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import milliseconds
@@ -223,7 +223,7 @@ async def share_fetch(asked: DecodedRequest, room: Callable[[], int]) -> Reply:
         peer=asked.caller.peer,
     )
     parts = _reply(asked, await asked.shares.fetch(plan), has_records=True)
-    asked.caller.hold(sum(len(part) for part in parts or ()))
+    asked.caller.hold(sum(map(len, parts or ())))
     return parts
 
 

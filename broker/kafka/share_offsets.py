@@ -11,7 +11,7 @@ from broker.core.coordinator.share.requests import ListShareStatesResponse
 from broker.core.coordinator.share.states import NO_EPOCH, NO_START, StateResponse
 from broker.core.fetch_session import PartitionKey
 from broker.kafka.connection import Reply
-from broker.kafka.groups import DecodedRequest, Values, side_by_side
+from broker.kafka.coordinated import DecodedRequest, Values, side_by_side
 from quorumlog.wire.errors import KafkaCode
 
 _FIRST_WITH_LAG: Final = 1

@@ -23,7 +23,7 @@ from broker.core.coordinator.transaction_requests import (
     TransactionSupport,
 )
 from broker.kafka.connection import Pending, Reply
-from broker.kafka.groups import DecodedRequest
+from broker.kafka.coordinated import DecodedRequest
 from metadata.image import is_internal
 from metadata.image.internal_topics import CONSUMER_OFFSETS
 from quorumlog.wire.control_records import EndTxnMarker

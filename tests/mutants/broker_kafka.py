@@ -54,16 +54,16 @@ MUTANTS = (
     ),
     Mutant(
         "the offsets of a group that a request repeats are read",
-        "broker/kafka/groups.py",
+        "broker/kafka/group_offsets.py",
         "for name in named if named[name] == 1}",
         "for name in named}",
         (f"{GROUP_TESTS}::test_a_group_that_a_fetch_repeats_is_refused_once_and_alone",),
     ),
     Mutant(
         "a coordinator keeps the calls of a lost connection",
-        "broker/kafka/groups.py",
-        "return Pending((future,), lambda: self.reply(values_of(_result(future))), is_owned=True)",
-        "return Pending((future,), lambda: self.reply(values_of(_result(future))))",
+        "broker/kafka/coordinated.py",
+        "return Pending((future,), lambda: self.reply(values_of(result(future))), is_owned=True)",
+        "return Pending((future,), lambda: self.reply(values_of(result(future))))",
         (f"{GROUP_TESTS}::test_a_lost_connection_cancels_its_calls",),
     ),
     Mutant(
@@ -82,7 +82,7 @@ MUTANTS = (
     ),
     Mutant(
         "answers about several groups are in the order of their partitions",
-        "broker/kafka/groups.py",
+        "broker/kafka/coordinated.py",
         "                answers[position] = answer\n        return answers",
         "                answers[answers.index(None)] = answer\n        return answers",
         (f"{GROUP_TESTS}::test_describe",),
@@ -187,14 +187,14 @@ MUTANTS = (
     Mutant(
         "fetches that arrive together all get the room of the first one",
         "broker/kafka/data.py",
-        "caller.hold(sum(len(part) for part in parts))",
+        "caller.hold(sum(map(len, parts)))",
         "caller.hold(0)",
         (f"{BOUNDS_TESTS}::test_replies_that_are_made_at_the_same_time_share_the_room",),
     ),
     Mutant(
         "share fetches that arrive together all get the room of the first one",
         "broker/kafka/share_groups.py",
-        "asked.caller.hold(sum(len(part) for part in parts or ()))",
+        "asked.caller.hold(sum(map(len, parts or ())))",
         "asked.caller.hold(0)",
         (
             "tests/unit/broker/kafka/test_share_groups.py"

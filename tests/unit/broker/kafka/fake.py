@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from broker.core.coordinator.transaction_requests import TransactionSupport
 from broker.kafka import api
+from broker.kafka.listener import KafkaServer
 from metadata.controller.admin import add_partitions, unregister_broker
 from metadata.controller.configs import alter_configs
 from metadata.controller.elections import elect_leaders
@@ -398,3 +400,17 @@ class FakeController:
             return pb.DeletedTopic(name=name, result=refusal)
         self.replicas.delete(name)
         return pb.DeletedTopic(name=name, topic_id=topic.topic_id.bytes, result=FINE)
+
+
+@asynccontextmanager
+async def listening(replicas: FakeReplicas, **options: Any) -> AsyncIterator[KafkaServer]:
+    """Run one listener of node 1 over these replicas.  options: further arguments of `KafkaServer`."""
+    controller = FakeController(replicas)
+    server = KafkaServer(
+        replicas, controller.call, ("127.0.0.1:0",), node=FakeNode(), node_id=1, cluster_id="c", **options
+    )
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()

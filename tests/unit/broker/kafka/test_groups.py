@@ -12,14 +12,14 @@ import pytest
 from broker.core.coordinator import group_requests as group
 from broker.core.coordinator.consumer.requests import ConsumerHeartbeatResponse
 from broker.core.coordinator.placement import partition_of
-from broker.kafka.groups import side_by_side
+from broker.kafka.coordinated import side_by_side
 from broker.kafka.handlers import HANDLERS
 from broker.kafka.listener import KafkaServer
 from metadata.records import NO_LEADER, BrokerChange, Endpoint
 from quorumlog.runtime import turns
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
-from tests.unit.broker.kafka.fake import FakeController, FakeNode, FakeReplicas
+from tests.unit.broker.kafka.fake import FakeReplicas, listening
 from tests.unit.broker.kafka.raw import RawClient
 from tests.unit.broker.kafka.wellness import until
 
@@ -89,18 +89,11 @@ class Bench:
 async def bench() -> AsyncIterator[Bench]:
     replicas = FakeReplicas()
     groups = FakeGroups(replicas)
-    controller = FakeController(replicas)
-    server = KafkaServer(
-        replicas, controller.call, ("127.0.0.1:0",), node=FakeNode(), node_id=1, cluster_id="c", groups=groups
-    )
-    await server.start()
-    [bound] = server.endpoints
-    replicas.register(Endpoint(bound.name, "127.0.0.1", bound.port))
-    try:
+    async with listening(replicas, groups=groups) as server:
+        [bound] = server.endpoints
+        replicas.register(Endpoint(bound.name, "127.0.0.1", bound.port))
         async with RawClient(bound.port) as client:
             yield Bench(groups, server, client)
-    finally:
-        await server.close()
 
 
 def versions(api: Api) -> list[int]:

@@ -8,11 +8,10 @@ from uuid import UUID
 from broker.core.coordinator.share.states import ShareKey
 from broker.core.share.requests import ShareFetched, ShareFetchPlan, ShareReply
 from broker.kafka.limits import KafkaLimits
-from broker.kafka.listener import KafkaServer
 from broker.kafka.share_groups import NoShares
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
-from tests.unit.broker.kafka.fake import FakeController, FakeNode, FakeReplicas
+from tests.unit.broker.kafka.fake import FakeReplicas, listening
 from tests.unit.broker.kafka.raw import RawClient
 
 TOPIC_ID = UUID(int=7)
@@ -32,34 +31,20 @@ class Shares(NoShares):
         self.asked += keys
 
 
-def listener(shares: Shares, limits: KafkaLimits | None = None) -> KafkaServer:
-    replicas = FakeReplicas()
-    call = FakeController(replicas).call
-    return KafkaServer(
-        replicas,
-        call,
-        ("127.0.0.1:0",),
-        node=FakeNode(),
-        node_id=1,
-        cluster_id="test",
-        shares=shares,
-        limits=limits,
-    )
+LIMITS = KafkaLimits(held_max_bytes=64 << 20)
 
 
 async def test_replies_to_share_consumers_have_as_much_room_as_those_to_others() -> None:
     shares = Shares()
-    server = listener(shares, KafkaLimits(held_max_bytes=64 << 20))
     wanted = [0, 1_000, 60 << 20, 2**31 - 1]
-    await server.start()
-    try:
-        async with RawClient(server.endpoints[0].port) as client:
-            for version in (1, 2):
-                for max_bytes in wanted:
-                    values = {"group_id": "work", "member_id": "m", "max_bytes": max_bytes, "max_records": 500}
-                    await client.ask(Api.SHARE_FETCH, version, values)
-    finally:
-        await server.close()
+    async with (
+        listening(FakeReplicas(), shares=shares, limits=LIMITS) as server,
+        RawClient(server.endpoints[0].port) as client,
+    ):
+        for version in (1, 2):
+            for max_bytes in wanted:
+                values = {"group_id": "work", "member_id": "m", "max_bytes": max_bytes, "max_records": 500}
+                await client.ask(Api.SHARE_FETCH, version, values)
     found = [plan.max_bytes for plan in shares.fetched]
     assert found[:2] == found[4:6] == wanted[:2]
     assert all((4 << 20) - 1_000 < each < 4 << 20 for each in (*found[2:4], *found[6:])), "an eighth of half of it"
@@ -68,10 +53,8 @@ async def test_replies_to_share_consumers_have_as_much_room_as_those_to_others()
 async def test_replies_to_share_consumers_that_are_made_at_the_same_time_share_the_room() -> None:
     shares = Shares()
     shares.records = bytes(16 << 20)
-    server = listener(shares, KafkaLimits(held_max_bytes=64 << 20))
     values = {"group_id": "work", "member_id": "m", "max_bytes": 60 << 20, "max_records": 500}
-    await server.start()
-    try:
+    async with listening(FakeReplicas(), shares=shares, limits=LIMITS) as server:
         port = server.endpoints[0].port
         async with RawClient(port) as one, RawClient(port) as other:
             for client in (one, other):
@@ -80,8 +63,6 @@ async def test_replies_to_share_consumers_that_are_made_at_the_same_time_share_t
                 client.send(Api.SHARE_FETCH, 1, values)
             for client in (one, other):
                 await client.receive(Api.SHARE_FETCH, 1)
-    finally:
-        await server.close()
     first, second = (plan.max_bytes for plan in shares.fetched)
     assert first > (4 << 20) - 1_000
     assert second <= 3 << 20, "about an eighth of what the first reply leaves"
@@ -89,16 +70,11 @@ async def test_replies_to_share_consumers_that_are_made_at_the_same_time_share_t
 
 async def test_a_reminder_of_dead_letters_names_share_partitions() -> None:
     shares = Shares()
-    server = listener(shares)
     named = [
         {"group_id": "work", "topic_id": TOPIC_ID, "partition": 3},
         {"group_id": "", "topic_id": None, "partition": -1},
     ]
-    await server.start()
-    try:
-        async with RawClient(server.endpoints[0].port) as client:
-            reply = await client.ask(Api.WRITE_DEAD_LETTERS, 0, {"share_partitions": named})
-            assert int(reply.error_code) == KafkaCode.NONE
-    finally:
-        await server.close()
+    async with listening(FakeReplicas(), shares=shares) as server, RawClient(server.endpoints[0].port) as client:
+        reply = await client.ask(Api.WRITE_DEAD_LETTERS, 0, {"share_partitions": named})
+        assert int(reply.error_code) == KafkaCode.NONE
     assert shares.asked == [ShareKey("work", TOPIC_ID, 3), ShareKey("", UUID(int=0), -1)]

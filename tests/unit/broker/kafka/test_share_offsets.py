@@ -14,12 +14,11 @@ from broker.core.coordinator.share.requests import ListShareStatesResponse
 from broker.core.coordinator.share.states import ShareState, StateResponse
 from broker.core.fetch_session import PartitionKey
 from broker.core.share.partition import Delivery, StateBatch
-from broker.kafka.groups import _GROUPS_AT_A_TIME
-from broker.kafka.listener import KafkaServer
+from broker.kafka.coordinated import GROUPS_AT_A_TIME
 from broker.kafka.share_groups import NoShares
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
-from tests.unit.broker.kafka.fake import FakeController, FakeNode, FakeReplicas
+from tests.unit.broker.kafka.fake import FakeReplicas, listening
 from tests.unit.broker.kafka.raw import RawClient
 from tests.unit.broker.kafka.wellness import until
 
@@ -79,14 +78,8 @@ class Served:
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
     shares, replicas = Shares(), FakeReplicas()
-    call = FakeController(replicas).call
-    server = KafkaServer(replicas, call, ("127.0.0.1:0",), node=FakeNode(), node_id=1, cluster_id="test", shares=shares)
-    await server.start()
-    try:
-        async with RawClient(server.endpoints[0].port) as client:
-            yield Served(shares, client)
-    finally:
-        await server.close()
+    async with listening(replicas, shares=shares) as server, RawClient(server.endpoints[0].port) as client:
+        yield Served(shares, client)
 
 
 def at(start: int, *done: tuple[int, int]) -> StateResponse:
@@ -150,11 +143,11 @@ async def test_a_group_whose_coordinator_does_not_answer_delays_none_of_the_othe
 
 
 async def test_only_some_groups_of_a_request_are_asked_at_a_time(served: Served) -> None:
-    names = [f"stuck{number}" for number in range(_GROUPS_AT_A_TIME + 1)]
+    names = [f"stuck{number}" for number in range(GROUPS_AT_A_TIME + 1)]
     served.client.send(
         Api.DESCRIBE_SHARE_GROUP_OFFSETS, 0, {"groups": [{"group_id": n, "topics": None} for n in names]}
     )
-    await until(lambda: len(served.shares.begun) >= _GROUPS_AT_A_TIME)
+    await until(lambda: len(served.shares.begun) >= GROUPS_AT_A_TIME)
     for _ in range(10):
         await asyncio.sleep(0)
     assert served.shares.begun == names[:-1]

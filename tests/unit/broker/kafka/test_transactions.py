@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -16,16 +16,14 @@ from broker.core.coordinator.transaction_requests import (
     TransactionRequest,
     TransactionSupport,
 )
-from broker.kafka.api import Groups
 from broker.kafka.handlers import HANDLERS
-from broker.kafka.listener import KafkaServer
 from broker.kafka.transactions import NoTransactions
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
 from tests.unit.broker.kafka.conftest import Served
-from tests.unit.broker.kafka.fake import FakeController, FakeNode, FakeReplicas
+from tests.unit.broker.kafka.fake import FakeReplicas, listening
 from tests.unit.broker.kafka.raw import RawClient
 from tests.unit.broker.kafka.test_groups import OFFSETS, PARTITIONS, FakeGroups
 
@@ -84,23 +82,11 @@ class Bench:
 async def bench() -> AsyncIterator[Bench]:
     replicas = FakeReplicas()
     groups, coordinator = FakeGroups(replicas), Transactions(replicas)
-    server = KafkaServer(
-        replicas,
-        FakeController(replicas).call,
-        ("127.0.0.1:0",),
-        node=FakeNode(),
-        node_id=1,
-        cluster_id="c",
-        groups=groups,
-        transactions=coordinator,
-    )
-    await server.start()
-    [bound] = server.endpoints
-    try:
-        async with RawClient(bound.port) as client:
-            yield Bench(client, groups, coordinator)
-    finally:
-        await server.close()
+    async with (
+        listening(replicas, groups=groups, transactions=coordinator) as server,
+        RawClient(server.endpoints[0].port) as client,
+    ):
+        yield Bench(client, groups, coordinator)
 
 
 async def test_the_first_offsets_of_a_transaction_create_their_topic(bench: Bench) -> None:
@@ -214,25 +200,12 @@ async def test_the_calls_of_a_request_count_as_much_as_the_request(
     api: Api, version: int, values: dict[str, Any], calls: int
 ) -> None:
     """A broker refuses calls if too many bytes wait, so 2,000 calls must not count 2,000 times the whole request."""
-    replicas, sizes = FakeReplicas(), Sizes()
-    call = FakeController(replicas).call
-    groups = cast(Groups, sizes)
-    server = KafkaServer(
-        replicas,
-        call,
-        ("127.0.0.1:0",),
-        node=FakeNode(),
-        node_id=1,
-        cluster_id="c",
-        groups=groups,
-        transactions=sizes,
-    )
-    await server.start()
-    try:
-        async with RawClient(server.endpoints[0].port) as client:
-            await client.ask(api, version, values)
-    finally:
-        await server.close()
+    sizes = Sizes()
+    async with (
+        listening(FakeReplicas(), groups=sizes, transactions=sizes) as server,
+        RawClient(server.endpoints[0].port) as client,
+    ):
+        await client.ask(api, version, values)
     size = len(codec.encode(codec.request(api, version, values)))
     assert sizes.calls == calls
     assert size // 2 < sizes.total <= size + 100
