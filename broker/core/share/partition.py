@@ -249,8 +249,7 @@ class SharePartition:
                     self._change(run, _HIDDEN)
             self._advance_start()
         if first <= self.start_offset == self.end_offset < end:
-            # Nothing is in flight, so `max_in_flight` has no effect.
-            self._changes.append(StateBatch(self.start_offset, end, _HIDDEN.state, _HIDDEN.count))
+            # Nothing is in flight, so `max_in_flight` has no effect.  The changes above are saved with this start.
             self.start_offset = self.end_offset = end
 
     def _extend(self, first: int, end: int) -> None:
