@@ -7,7 +7,6 @@ from tests.mutants import Mutant
 FETCHER = "broker/replica/fetcher.py"
 FETCH = "broker/replica/fetch.py"
 CLUSTER_VIEW = "broker/replica/cluster_view.py"
-DIRECTORIES = "broker/replica/directories.py"
 IMAGE = "broker/replica/image.py"
 OFFSETS = "broker/replica/offsets.py"
 PARKED = "broker/replica/parked.py"
@@ -17,9 +16,7 @@ REPLICA = "broker/replica/replica.py"
 ISR = "broker/replica/isr.py"
 STARTS = "broker/replica/starts.py"
 WATERMARKS = "broker/replica/watermarks.py"
-
 DELETIONS = "broker/replica/deletions.py"
-
 NEAREST_TESTS = "tests/unit/broker/replica/test_nearest.py"
 CONSUMER_SESSION_TESTS = "tests/unit/broker/replica/test_consumer_sessions.py"
 DELETION_TESTS = "tests/unit/broker/replica/test_deletions.py"
@@ -33,10 +30,7 @@ ROLE_TESTS = "tests/unit/broker/replica/test_roles.py"
 SESSION_TESTS = "tests/unit/broker/replica/test_sessions.py"
 SERVING_TESTS = "tests/unit/broker/replica/test_serving.py"
 WATERMARK_TESTS = "tests/unit/broker/replica/test_watermarks.py"
-
 INTERNAL_TESTS = "tests/unit/broker/replica/test_internal_topics.py"
-
-MOVE_TESTS = "tests/unit/broker/replica/test_moves.py"
 
 MUTANTS = (
     Mutant(
@@ -87,34 +81,6 @@ MUTANTS = (
         "            self._timed_out(produce)\n",
         "",
         (f"{GAP_TESTS}::test_a_gap_of_records_that_were_not_checked_in_time",),
-    ),
-    Mutant(
-        "the new directory of a moved replica is not reported to the controller",
-        DIRECTORIES,
-        "        self.report(replica.partition, replica.log.directory_id)\n        if replica.log.durable",
-        "        if replica.log.durable",
-        (f"{MOVE_TESTS}::test_a_leader_moves_without_a_change_of_its_role",),
-    ),
-    Mutant(
-        "a replica that moves back reports nothing while its first report is on its way",
-        DIRECTORIES,
-        "        self.report(replica.partition, replica.log.directory_id)\n        if replica.log.durable",
-        "        self.report_changed(replica)\n        if replica.log.durable",
-        (f"{MOVE_TESTS}::test_a_replica_that_moves_back_reports_its_directory_again",),
-    ),
-    Mutant(
-        "a report that arrives late leaves another directory in the metadata",
-        IMAGE,
-        "        self._directories.report_changed(replica)  # an earlier report",
-        "        # an earlier report",
-        (f"{MOVE_TESTS}::test_an_outdated_directory_in_the_metadata_is_corrected",),
-    ),
-    Mutant(
-        "a replica is created elsewhere than AlterReplicaLogDirs has chosen",
-        DIRECTORIES,
-        "        if preferred in working:\n            return preferred\n",
-        "",
-        (f"{MOVE_TESTS}::test_a_replica_is_created_in_the_directory_that_was_chosen_before",),
     ),
     Mutant(
         "a follower serves records before its leader agrees to them",
@@ -220,13 +186,6 @@ MUTANTS = (
         "            or self._directories.was_assigned_again(replica, partition)\n",
         "",
         (f"{ROLE_TESTS}::test_damaged_replica_that_is_assigned_again_in_one_pass_starts_over",),
-    ),
-    Mutant(
-        "a damaged replica starts over if an earlier report of its directory arrives late",
-        DIRECTORIES,
-        "if replica.log is not None or self._context.broker_id not in partition.adding:",
-        "if replica.log is not None:",
-        (f"{ROLE_TESTS}::test_a_damaged_replica_whose_earlier_report_arrives_late_does_not_start_over",),
     ),
     Mutant(
         "a fetch position is acknowledged without checking it",
@@ -342,79 +301,6 @@ MUTANTS = (
         "own.epoch == self.own_epoch and not own.fenced",
         "own.epoch == self.own_epoch",
         (f"{ROLE_TESTS}::test_a_leader_serves_nothing_while_it_is_fenced",),
-    ),
-    Mutant(
-        "a replica on a failed directory begins anew on another",
-        DIRECTORIES,
-        "        if assigned in self._directory_ids:\n            return assigned if assigned in working else None\n",
-        "        if assigned in working:\n            return assigned\n",
-        (f"{ROLE_TESTS}::test_a_replica_on_a_failed_directory_is_not_recreated_elsewhere",),
-    ),
-    Mutant(
-        "a directory that fails while a replica is created ends the broker",
-        DIRECTORIES,
-        "            except DiskError as error:\n                logs.disk_failed(directory_id, error)\n",
-        "            except ZeroDivisionError as error:\n                logs.disk_failed(directory_id, error)\n",
-        ("tests/unit/broker/replica/test_roles.py::test_a_directory_that_fails_while_a_replica_is_created_is_offline",),
-    ),
-    Mutant(
-        "a replica that has moved twice counts as empty if the controller knows neither move",
-        DIRECTORIES,
-        "(known if known in log.moved_from else log.moved_from[-1])",
-        "log.moved_from[-1]",
-        (f"{MOVE_TESTS}::test_a_replica_leads_again_although_the_directory_that_it_has_left_is_known_to_have_failed",),
-    ),
-    Mutant(
-        "a restarted broker forgets that a replica has left a directory with all records",
-        "broker/log/marks.py",
-        "return [] if self._is_move_known else list(self.moved_from)",
-        "return []",
-        (
-            f"{MOVE_TESTS}::test_a_moved_replica_leads_again_if_its_former_directory_fails_at_the_next_start",
-            "tests/unit/broker/log/test_moves.py::test_a_crash_at_any_step_loses_no_acknowledged_record",
-        ),
-    ),
-    Mutant(
-        "a backup of a directory claims for ever that a replica came there with all records",
-        "broker/log/marks.py",
-        "            self._is_move_known = True\n",
-        "",
-        (f"{MOVE_TESTS}::test_a_log_forgets_its_former_directory_once_the_controller_knows_its_present_one",),
-    ),
-    Mutant(
-        "a log forgets its former directory while a report of that directory may still be applied",
-        DIRECTORIES,
-        "if replica.log is not None and replica.partition not in self._unreported:",
-        "if replica.log is not None:",
-        (f"{MOVE_TESTS}::test_a_replica_that_moves_back_reports_its_directory_again",),
-    ),
-    Mutant(
-        "a replica whose directory was removed stays offline although it was assigned again",
-        DIRECTORIES,
-        "if before == LOST or replica.key in logs.failures:",
-        "if replica.key in logs.failures:",
-        (f"{MOVE_TESTS}::test_a_replica_whose_directory_was_removed_is_added_again",),
-    ),
-    Mutant(
-        "a replica that moved to a directory that fails at the next start begins anew in its former one",
-        DIRECTORIES,
-        "            return logs.moved_away(replica.key, assigned)\n",
-        "            return None\n",
-        (f"{MOVE_TESTS}::test_a_moved_replica_does_not_begin_anew_in_its_former_directory",),
-    ),
-    Mutant(
-        "the memory of a move is deleted before the controller knows of the move",
-        "broker/replica/strays.py",
-        "limits.strays_kept_ms, unreported)",
-        "limits.strays_kept_ms)",
-        (f"{MOVE_TESTS}::test_a_moved_replica_does_not_begin_anew_in_its_former_directory",),
-    ),
-    Mutant(
-        "a member of the ISR that may be on a failed directory begins anew",
-        DIRECTORIES,
-        "self._context.broker_id not in (*partition.isr, *partition.elr):",
-        "self._context.broker_id in (*partition.isr, *partition.elr):",
-        (f"{ROLE_TESTS}::test_an_isr_member_without_a_directory_is_not_recreated_while_one_failed",),
     ),
     Mutant(
         "the sessions of a fenced broker continue",
@@ -673,13 +559,6 @@ MUTANTS = (
         (f"{CONSUMER_SESSION_TESTS}::test_a_session_that_ends_while_its_fetch_waits_leaves_nothing_behind",),
     ),
     Mutant(
-        "a replica is used in a directory that failed before the metadata was known",
-        DIRECTORIES,
-        "        if found is not None and found.directory_id in logs.failed_disks:\n",
-        "        if False and found is not None:\n",
-        (f"{ROLE_TESTS}::test_a_replica_whose_directory_fails_before_the_metadata_is_known_is_offline",),
-    ),
-    Mutant(
         "a directory that fails keeps the strays of the others",
         "broker/replica/strays.py",
         "                continue\n            self.are_known = True\n",
@@ -720,12 +599,5 @@ MUTANTS = (
         "                await asyncio.wait(self._removals, timeout=REMOVAL_WAIT_S)\n",
         "                pass\n",
         (f"{ROLE_TESTS}::test_a_stop_sets_the_folders_of_removed_replicas_aside",),
-    ),
-    Mutant(
-        "a replica of a directory that failed early stays in the ISR if the controller does not know its directory",
-        DIRECTORIES,
-        "            if found.directory_id != assigned:  # otherwise",
-        "            if False:  # otherwise",
-        (f"{ROLE_TESTS}::test_a_replica_whose_directory_fails_before_the_metadata_is_known_is_offline",),
     ),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from metadata.records import Config, ConfigScope
 from quorumlog.runtime import turns
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
+from tests.other_tasks import counting
 from tests.unit.broker.kafka.fake import FakeReplicas
 
 TOPIC, BROKER, GROUP = 2, 4, 32
@@ -112,16 +112,7 @@ async def test_other_tasks_run_between_the_resources(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(turns, "YIELD_MS", 0)
     names = [f"t{number}" for number in range(50)]
     replicas = cluster_with({name: {} for name in names})
-    passed = 0
-
-    async def others() -> None:
-        nonlocal passed
-        while True:
-            passed += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.ensure_future(others())
-    response = await answer(replicas, 4, [asked(TOPIC, name) for name in names])
-    task.cancel()
+    with counting() as passed:
+        response = await answer(replicas, 4, [asked(TOPIC, name) for name in names])
     assert [each.resource_name for each in response.results] == names
-    assert passed >= len(names)
+    assert passed() >= len(names)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from quorumlog.wire import rpcs
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
+from tests.other_tasks import counting
 from tests.unit.metadata.builders import Cluster
 from tests.unit.metadata.controller.test_controller import beat, new_topic, started
 from tests.unit.metadata.fake_node import Plane, run, settle
@@ -33,22 +32,6 @@ TOPIC, BROKER, CLUSTER = (
 def changes(scope: Any, name: str, *values: tuple[str, str | None], **more: Any) -> pb.ConfigChanges:
     made = [pb.ConfigChange(key=key, value=value) for key, value in values]
     return pb.ConfigChanges(resource=pb.ConfigResource(scope=scope, name=name), changes=made, **more)
-
-
-@contextmanager
-def counting() -> Iterator[Callable[[], int]]:
-    """Count how often another task runs."""
-    passed = 0
-
-    async def others() -> None:
-        nonlocal passed
-        while True:
-            passed += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.ensure_future(others())
-    yield lambda: passed
-    task.cancel()
 
 
 async def ready() -> Plane:

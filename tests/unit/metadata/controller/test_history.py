@@ -12,6 +12,7 @@ from metadata.controller.history import History, NotRetainedError
 from metadata.records import BrokerChange, Feature, Partition, PartitionChange, Reason, Record
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.other_tasks import counting
 from tests.unit.metadata.controller.test_controller import beat, new_topic, register
 from tests.unit.metadata.fake_node import Plane, run
 from tests.unit.metadata.kept_log import KeptLog
@@ -174,14 +175,6 @@ def test_other_tasks_run_while_a_long_history_is_read() -> None:
         for number in range(3000):
             plane.node.append(plane.node.epoch, encode([Feature("x", number)]), 1)
         plane.node.commit()
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
         loop: Any = asyncio.get_running_loop()
         real = loop.time
 
@@ -190,10 +183,9 @@ def test_other_tasks_run_while_a_long_history_is_read() -> None:
             return float(real())
 
         loop.time = passing
-        task = asyncio.ensure_future(others())
-        image, _ = await History(kept).image_at(plane.node.high_watermark)
-        task.cancel()
+        with counting() as passed:
+            image, _ = await History(kept).image_at(plane.node.high_watermark)
         assert image.features["x"] == 2999
-        assert turns > 100
+        assert passed() > 100
 
     run(test())

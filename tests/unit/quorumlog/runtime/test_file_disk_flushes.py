@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from quorumlog.runtime import file_disk, stall
-from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.disk import DiskError, DiskFile
 from quorumlog.runtime.file_disk import FileDisk
 from quorumlog.runtime.syncs import Sync, SyncJob, SyncThreads, close_all
 from tests.hanging_syncs import hanging_syncs
@@ -226,12 +226,18 @@ async def test_a_directory_that_hangs_does_not_delay_another_one(
         disk.close()
 
 
+def unflushed(folder: Path, stall_s: float) -> tuple[FileDisk, DiskFile]:
+    """Return a directory, and a file in it with a byte that is not flushed."""
+    disk = FileDisk.acquire(folder, 1, "mine", uuid4, stall_s=stall_s)
+    file = disk.open("a.log", create=True)
+    file.append(b"x")
+    return disk, file
+
+
 async def test_a_directory_that_flushes_nothing_for_too_long_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = FileDisk.acquire(tmp_path, 1, "mine", uuid4, stall_s=0.05)
-    file = disk.open("a.log", create=True)
-    file.append(b"x")
+    disk, file = unflushed(tmp_path, stall_s=0.05)
     with hanging_syncs(tmp_path, monkeypatch):
         with pytest.raises(DiskError, match=r"flush: .*not done within 0\.05 s: the disk hangs"):
             await disk.flush([file])
@@ -245,9 +251,7 @@ async def test_a_directory_that_flushes_nothing_for_too_long_fails(
 async def test_a_stopped_process_does_not_count_its_disk_as_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = FileDisk.acquire(tmp_path, 1, "mine", uuid4, stall_s=0.8)
-    file = disk.open("a.log", create=True)
-    file.append(b"x")
+    disk, file = unflushed(tmp_path, stall_s=0.8)
     with hanging_syncs(tmp_path, monkeypatch) as released:
         flush = asyncio.ensure_future(disk.flush([file]))
         await asyncio.sleep(0)
