@@ -119,7 +119,7 @@ class Applier:
         self._changed()
 
     def snapshot_base(self) -> LogBase | None:
-        """Return the part of the log that a snapshot taken now would replace; None when there is none."""
+        """Return the part of the log that a snapshot taken now would replace, or None."""
         core, offset = self._core, self.offset
         epoch = core.log.base_epoch if offset == core.log.start > 0 else core.log.epoch_at(offset - 1)
         if epoch is None or core.history.record is None:

@@ -25,7 +25,7 @@ class MalformedError(ValueError):
 
 
 def first_at_or_after(batch: bytes, header: BatchHeader, timestamp: int, start_offset: int) -> RecordPlace | None:
-    """Return the first record with at least `timestamp` and at least `start_offset`; None if there is none.
+    """Return the first record with at least `timestamp` and at least `start_offset`, or None.
 
     Raises:
         MalformedError: the batch cannot be opened.

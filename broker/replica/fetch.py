@@ -298,8 +298,8 @@ class FetchService:
     def _reply(self, session: Session, plan: FetchPlan, results: dict[AskedKey, FetchResult]) -> FetchReply:
         """Make the reply, and note the values that it sends.  A full fetch also gets partitions without news."""
         for key, result in results.items():
-            # A partition with records stays ready, because there may be more.  One with an error or a preferred replica
-            # stays ready, too, because the end of the cause may not touch the session.
+            # A partition with records stays ready, because more records may follow.  A partition with an error or a
+            # preferred replica also stays ready: nothing informs the session when the error or the preference ends.
             if result.error_code == KafkaCode.NONE and not len(result.records) and result.preferred_replica < 0:
                 session.ready.pop(key, None)
         if session.full:

@@ -39,8 +39,8 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     """Bytes of records in one fetch response, even if the request permits more.  If the first batch is larger, it is
     sent nevertheless."""
     sessions: int = 1_000
-    """Fetch sessions.  `SessionCache` describes which session a new one may replace.  If there is none, the fetcher
-    gets no session."""
+    """Maximum number of fetch sessions.  `SessionCache` describes which session a new one may replace.  A fetcher that
+    may replace none gets no session."""
     session_partitions: int = 250_000
     """Partitions that the fetch sessions of consumers list together, about 0.5 KB each.  A consumer whose partitions
     would exceed it gets no session; a session that grows beyond it is closed."""

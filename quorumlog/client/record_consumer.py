@@ -258,7 +258,7 @@ class Consumer:
         return record
 
     async def get(self, timeout_s: float = CALL_TIMEOUT_S) -> Record | None:
-        """Return the next record; None if there is none within `timeout_s`.  Raises: as `async for`.
+        """Return the next record, or None if no record arrives within `timeout_s`.  Raises: as `async for`.
 
         A cancelled call loses no record.
         """

@@ -289,7 +289,7 @@ def _plain_header(view: memoryview, position: int) -> BatchHeader:
 
 
 def end_offset(data: Buffer) -> int | None:
-    """Return the offset of the next fetch: the end offset of the last complete batch; None if there is none.
+    """Return the offset of the next fetch: the end offset of the last complete batch, or None.
 
     Raises:
         UnreadableBatchError: the data is not a batch.

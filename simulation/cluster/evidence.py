@@ -92,7 +92,7 @@ class Evidence:
         return found
 
     def current(self, spot: Spot) -> History | None:
-        """Return the history of the partition that has this name now; None if there is none."""
+        """Return the history of the partition that has this name now, or None."""
         topic = self.metadata.image.topic(spot.topic)
         partition = None if topic is None else topic.partition(spot.index)
         if topic is None or partition is None:

@@ -81,7 +81,7 @@ class _Partition:
 
     @property
     def undecided(self) -> int | None:
-        """Return the offset of the first undecided record; None if there is none."""
+        """Return the offset of the first undecided record, or None."""
         return min((records[0][0] for records in self.open.values()), default=None)
 
 

@@ -210,7 +210,7 @@ class Group:
         self.record_bytes += by * member.record_bytes
 
     def member_of_instance(self, instance_id: str | None) -> Member | None:
-        """Return the static member with this instance id; None if there is none.  An empty text is a valid id."""
+        """Return the static member with this instance id, or None.  An empty text is a valid id."""
         member_id = None if instance_id is None else self.static.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
@@ -290,7 +290,7 @@ class Group:
             self.wake_ms = at_ms
 
     def next_deadline(self) -> int | None:
-        """Return the earliest deadline; None if there is none.  This visits each member; `wake_ms` is a lower bound."""
+        """Return the earliest deadline, or None.  This visits each member; `wake_ms` is a lower bound."""
         deadlines = [member.expires_ms for member in self.members.values() if member.expires_ms is not None]
         deadlines += self.pending.values()
         if self.join_deadline_ms is not None:

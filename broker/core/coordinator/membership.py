@@ -76,7 +76,7 @@ def join(turn: Turn, group: Group, call: int, request: JoinGroup, random: Random
 
 
 def _known_member(group: Group, request: JoinGroup) -> Member | None:
-    """Return the member that the request names by its id or by its instance id; None if there is none yet."""
+    """Return the member that the request names by its id or by its instance id, or None."""
     if request.member_id:
         return group.members.get(request.member_id)
     return group.member_of_instance(request.instance_id)

@@ -86,7 +86,7 @@ class Offsets:
         return place in self._groups.get(group.encode(), {})
 
     def value(self, group: str, topic: str, partition: int) -> OffsetValue | None:
-        """Return a committed offset; None if there is none."""
+        """Return a committed offset, or None."""
         place = place_of(topic, partition)
         value = None if place is None else self.raw(group, place)
         return None if value is None else read_offset(value)
@@ -106,7 +106,7 @@ class Offsets:
         return [(place, offsets[place]) for place in places if place in offsets]
 
     def raw(self, group: str, place: bytes) -> bytes | None:
-        """Return the value of an offset as it is stored; None if there is none."""
+        """Return the value of an offset as it is stored, or None."""
         return self._groups.get(group.encode(), {}).get(place)
 
     def all_of(self, group: str) -> list[tuple[str, int, OffsetValue]]:

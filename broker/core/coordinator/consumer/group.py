@@ -350,7 +350,7 @@ class ConsumerGroup:
     # -- members
 
     def member_of_instance(self, instance_id: str | None) -> ConsumerMember | None:
-        """Return the static member with this instance id; None if there is none."""
+        """Return the static member with this instance id, or None."""
         member_id = None if instance_id is None else self.static.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
@@ -451,7 +451,7 @@ class ConsumerGroup:
                 yield member.rejoin_by_ms
 
     def next_deadline(self) -> int | None:
-        """Return the earliest deadline; None if there is none.
+        """Return the earliest deadline, or None.
 
         This visits each member; `wake_ms` is a lower bound that costs nothing.
         """

@@ -274,7 +274,7 @@ class ShareService:
     # -- administration
 
     def describe(self, name: str) -> ShareGroupDescription:
-        """Return the description of a share group; GROUP_ID_NOT_FOUND if there is none."""
+        """Return the description of a share group, or GROUP_ID_NOT_FOUND."""
         group = self.groups.get(name)
         if group is None:
             return ShareGroupDescription(name, KafkaCode.GROUP_ID_NOT_FOUND, f"There is no share group {name}.")
