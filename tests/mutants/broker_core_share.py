@@ -23,6 +23,13 @@ UNIT = "tests/unit/broker/core/share/test_share_partition.py"
 
 MUTANTS = (
     Mutant(
+        "a queue passes over the records before a range without records",
+        PARTITION,
+        "if first <= self.start_offset == self.end_offset < end:",
+        "if self.start_offset == self.end_offset < end:",
+        (f"{UNIT}::test_a_range_without_records_passes_over_none_before_it",),
+    ),
+    Mutant(
         "a leader moves the start of a new group to that of a deleted one",
         MACHINE,
         "case WriteState() if request.state_epoch != _state_epoch(known):",

@@ -27,7 +27,7 @@ from simulation.cluster.answers import AnswerWatch
 from simulation.cluster.clients import Clients
 from simulation.cluster.compaction import Compaction, Entry, KeyedRecords
 from simulation.cluster.disks import DiskWatch
-from simulation.cluster.elections import only_settled
+from simulation.cluster.elections import ElectionWatch, only_settled
 from simulation.cluster.evidence import BrokerRun, Copy, Evidence
 from simulation.cluster.groups import GroupWatch
 from simulation.cluster.history import Committed, History, Mark, batches_in
@@ -126,6 +126,17 @@ def test_an_unclean_leader_may_start_above_its_shared_history(history: History) 
     assert (history.start, history.end) == (5, 5)
     assert history.add(batch(5, 2), 0.1, FORGETS_S) is None
     assert history.at(3) is None
+
+
+def test_leaders_may_begin_above_the_committed_end_until_one_of_them_commits_more(history: History) -> None:
+    """A leader deposed by an unclean election may have sent its watermark to several replicas."""
+    evidence = Evidence(frozenset(), {})
+    elections = ElectionWatch(evidence, DiskWatch(evidence), AnswerWatch(evidence))
+    assert not elections.may_begin_above(history), "there was no unclean election"
+    elections.note_begun(history)
+    assert elections.may_begin_above(history)
+    assert history.add(batch(history.end, 9), 0.1, FORGETS_S) is None
+    assert not elections.may_begin_above(history)
 
 
 def test_records_that_an_unclean_leader_had_deleted_before_it_led_are_unknown(history: History) -> None:

@@ -162,12 +162,17 @@ async def test_a_replica_leads_again_although_the_directory_that_it_has_left_is_
     assert (rig.leader.isr, rig.log.end_offset) == ((1,), 1)
 
 
-async def report(rig: Rig) -> None:
-    """Let the broker send its reports, and learn what the controller decides."""
+async def report(rig: Rig, *, is_learned_first: bool = False) -> None:
+    """Let the broker send its reports, and learn what the controller decides.
+
+    is_learned_first: the broker applies the decision before it gets the answer.
+    """
 
     async def controller(_: AnyRpc, request: Any, timeout_ms: int) -> Any:
         wanted = convert.assignments(request)
         rig.cluster.execute(lambda image, _: assign_directories(image, 1, request.broker_epoch, wanted))
+        if is_learned_first:
+            await rig.learn()
         return pb.AssignDirectoriesReply(result=pb.Result(error="NONE"))
 
     rig.role.directories._call = controller
@@ -195,14 +200,17 @@ async def test_a_moved_replica_leads_again_if_its_former_directory_fails_at_the_
         assert (rig.leader.isr, rig.log.end_offset) == ((1,), 1)
 
 
-async def test_a_log_forgets_its_former_directory_once_the_controller_knows_its_present_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_learned_first", [False, True])
+async def test_a_log_forgets_its_former_directory_once_the_controller_knows_its_present_one(
+    tmp_path: Path, is_learned_first: bool
+) -> None:
     """A later backup of that directory must not claim that it has all records."""
     before, target = await moved_without_a_report(tmp_path)
     (left,) = [each for each in before.directories if each != target]
     folders = [tmp_path / f"disk{number}" for number in range(2)]
     async with started_again(before, folders) as first:
         assert list(first.log.moved_from) == [left]
-        await report(first)
+        await report(first, is_learned_first=is_learned_first)
         assert first.hosted().image.replica(1) == Replica(1, target)
     async with started_again(first, folders) as second:
         assert not second.log.moved_from

@@ -243,6 +243,14 @@ def test_a_long_range_without_records_waits_for_the_records_before_it() -> None:
     share.check()
 
 
+def test_a_range_without_records_passes_over_none_before_it() -> None:
+    """It begins after all offsets that may be in flight."""
+    share = partition()
+    share.hide(500_000, 1_000_000)
+    assert (share.start_offset, share.next_fetch_offset, share.has_changes) == (0, 0, False)
+    assert share.acquire("a", [(0, 5)], MANY, NOW) == [Acquired(0, 5, 1)]
+
+
 def test_a_long_range_without_records_may_have_a_stored_state() -> None:
     share = partition(0, StateBatch(0, 5, Delivery.AVAILABLE, 1), StateBatch(5, 7, Delivery.ACKNOWLEDGED, 1))
     share.hide(0, 1_000_000)
