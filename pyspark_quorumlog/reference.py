@@ -62,7 +62,7 @@ READING: Sequence[Option] = (
     ),
     Option(
         ("startingOffsetsByTimestampStrategy",),
-        "the start if no record is as new as the timestamp: `error`: fail; `latest`: the end of the log",
+        "if all records are older than the timestamp: `error`: fail; `latest`: start at the end of the log",
         {"startingOffsetsByTimestampStrategy": "error"},
     ),
     Option(
