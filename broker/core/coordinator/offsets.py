@@ -53,7 +53,7 @@ class Offsets:
         check_offset(value)
         if offsets is None:
             _check_text(group)
-            _check_text(place[2:-4])  # the topic: `offset_place`
+            _check_text(place[2:-4])  # the topic, as in `offset_place`
             self._groups[group] = {place: value}
             self.count += 1
             return
@@ -101,7 +101,7 @@ class Offsets:
         return list(self._groups.get(group.encode(), {}))
 
     def stored(self, group: str, places: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
-        """Return those of the places for which the group has offsets, each with the value as it is stored."""
+        """Return each of the places for which the group has an offset, with the stored value."""
         offsets = self._groups.get(group.encode(), {})
         return [(place, offsets[place]) for place in places if place in offsets]
 

@@ -94,7 +94,7 @@ class GroupValue(msgspec.Struct, frozen=True):
 
 
 def read_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """Return the key, or None for a type that this version does not know.  Raise BadRecord."""
+    """Return the key, or None for a type that this version does not know.  Raises: BadRecord."""
     reader = Reader(data)
     version = reader.int16()
     key: OffsetKey | GroupKey
@@ -109,7 +109,7 @@ def read_key(data: bytes) -> OffsetKey | GroupKey | None:
 
 
 def write_key(key: OffsetKey | GroupKey) -> bytes:
-    """Return the bytes of a key.  Raise BadRecord when a name is too long."""
+    """Return the bytes of a key.  Raises: BadRecord: a name is too long."""
     if isinstance(key, GroupKey):
         return int16(_GROUP_KEY) + string(key.group)
     return int16(1) + string(key.group) + string(key.topic) + int32(key.partition)
@@ -143,12 +143,12 @@ def offset_key(group: bytes, rest: bytes) -> bytes:
 
 
 def offset_rest(topic: str, partition: int) -> bytes:
-    """Return the part of a key after the group.  Raise BadRecord when the name is too long."""
+    """Return the part of a key after the group.  Raises: BadRecord: the name is too long."""
     return string(topic) + int32(partition)
 
 
 def offset_place(rest: bytes) -> tuple[str, int]:
-    """Return the topic and the partition in the part of a key after the group.  Raise BadRecord."""
+    """Return the topic and the partition in the part of a key after the group.  Raises: BadRecord."""
     try:
         return rest[2:-4].decode(), int.from_bytes(rest[-4:], "big", signed=True)
     except UnicodeDecodeError as error:
@@ -166,7 +166,7 @@ def offset_times(value: bytes) -> tuple[int, int]:
 
 
 def check_offset(value: bytes) -> None:
-    """Check the bytes of a committed offset.  Raise BadRecord."""
+    """Check the bytes of a committed offset.  Raises: BadRecord."""
     is_plain = value[:2] == b"\0\3" and len(value) == _PLAIN_OFFSET_BYTES and value[14:16] == b"\0\0"
     if not (is_plain or _is_plain_with_topic(value)):
         read_offset(value)
@@ -205,7 +205,7 @@ def _open_value(data: bytes) -> tuple[Reader, int]:
 
 
 def read_offset(data: bytes) -> OffsetValue:
-    """Return a committed offset.  Raise BadRecord."""
+    """Return a committed offset.  Raises: BadRecord."""
     reader, version = _open_value(data)
     offset = reader.int64()
     epoch = reader.int32() if version >= 3 else -1
@@ -234,7 +234,7 @@ def write_offset(value: OffsetValue) -> bytes:
 
 
 def read_group(data: bytes) -> GroupValue:
-    """Return a group's metadata.  Raise BadRecord."""
+    """Return a group's metadata.  Raises: BadRecord."""
     reader, version = _open_value(data)
     protocol_type, generation = reader.string(), reader.int32()
     protocol, leader = reader.nullable_string(), reader.nullable_string()
@@ -262,7 +262,7 @@ def _read_member(reader: Reader, version: int) -> MemberValue:
 
 
 def write_group(value: GroupValue) -> bytes:
-    """Return the bytes of a group's metadata.  Raise BadRecord when a name is too long."""
+    """Return the bytes of a group's metadata.  Raises: BadRecord: a name is too long."""
     parts = [int16(3), string(value.protocol_type), int32(value.generation), string(value.protocol)]
     parts += [string(value.leader), int64(value.state_ms), int32(len(value.members))]
     for member in value.members:

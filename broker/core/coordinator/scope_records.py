@@ -61,7 +61,7 @@ class ScopeValue(msgspec.Struct, frozen=True):
 
 
 def read_scope_key(data: bytes) -> str | None:
-    """Return the name of a scope, or None for a key of another type.  Raise BadRecord."""
+    """Return the name of a scope, or None for a key of another type.  Raises: BadRecord."""
     reader = Reader(data)
     if reader.int16() != _KEY_VERSION:
         return None
@@ -71,12 +71,12 @@ def read_scope_key(data: bytes) -> str | None:
 
 
 def write_scope_key(name: str) -> bytes:
-    """Return the bytes of a key.  Raise BadRecord when the name is too long."""
+    """Return the bytes of a key.  Raises: BadRecord: the name is too long."""
     return int16(_KEY_VERSION) + string(name)
 
 
 def read_scope(data: bytes) -> ScopeValue:
-    """Return the state of a scope.  Raise BadRecord."""
+    """Return the state of a scope.  Raises: BadRecord."""
     reader = Reader(data)
     version = reader.int16()
     if version != _VALUE_VERSION:
@@ -93,7 +93,7 @@ def read_scope(data: bytes) -> ScopeValue:
 
 
 def write_scope(value: ScopeValue) -> bytes:
-    """Return the bytes of the state of a scope.  Raise BadRecord when a name is too long."""
+    """Return the bytes of the state of a scope.  Raises: BadRecord: a name is too long."""
     parts = [int16(_VALUE_VERSION), string(value.owner), string(value.run), int64(value.epoch), int64(value.sequence)]
     parts += [int8(value.state.number), int32(len(value.winners)), *map(string, value.winners)]
     return b"".join([*parts, int64(value.updated_ms)])

@@ -97,7 +97,7 @@ class TransactionValue(msgspec.Struct, frozen=True):
 
 
 def read_transaction_key(data: bytes) -> str | None:
-    """Return the transactional id, or None for a key of a type that this version does not know.  Raise BadRecord."""
+    """Return the transactional id, or None for a key of a type that this version does not know.  Raises: BadRecord."""
     reader = Reader(data)
     if reader.int16() != _KEY_VERSION:
         return None
@@ -107,12 +107,12 @@ def read_transaction_key(data: bytes) -> str | None:
 
 
 def write_transaction_key(transactional_id: str) -> bytes:
-    """Return the bytes of a key.  Raise BadRecord when the name is too long."""
+    """Return the bytes of a key.  Raises: BadRecord: the name is too long."""
     return int16(_KEY_VERSION) + string(transactional_id)
 
 
 def read_transaction(data: bytes) -> TransactionValue:
-    """Return the state of a transactional id.  Raise BadRecord."""
+    """Return the state of a transactional id.  Raises: BadRecord."""
     reader = Reader(data)
     version = reader.int16()
     if not 0 <= version <= _FLEXIBLE:
@@ -155,7 +155,7 @@ def _tag(tags: dict[int, bytes], tag: int, default: int, size: int) -> int:
 
 
 def write_transaction(value: TransactionValue) -> bytes:
-    """Return the bytes of the state of a transactional id.  Raise BadRecord when a name is too long."""
+    """Return the bytes of the state of a transactional id.  Raises: BadRecord: a name is too long."""
     tags = {}
     if value.previous_id != NO_ID:
         tags[_PREVIOUS_ID] = int64(value.previous_id)

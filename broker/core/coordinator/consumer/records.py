@@ -154,7 +154,7 @@ def read_key(data: bytes) -> ConsumerKey | None:
 
 
 def write_key(key: ConsumerKey) -> bytes:
-    """Return the bytes of a key.  Raise BadRecord when a name is too long."""
+    """Return the bytes of a key.  Raises: BadRecord: a name is too long."""
     names = string(key.group) + (string(key.name) if key.kind in _WITH_SECOND_NAME else b"")
     return int16(key.kind) + names
 
@@ -178,7 +178,7 @@ def _end(reader: Reader) -> dict[int, bytes]:
 
 
 def read_group(data: bytes) -> GroupValue:
-    """Return the epoch of a group.  Raise BadRecord."""
+    """Return the epoch of a group.  Raises: BadRecord."""
     reader = _open(data)
     epoch = reader.int32()
     tags = _end(reader)
@@ -197,7 +197,7 @@ def write_group(value: GroupValue) -> bytes:
 
 
 def read_member(data: bytes) -> MemberValue:
-    """Return the properties of a member.  Raise BadRecord."""
+    """Return the properties of a member.  Raises: BadRecord."""
     reader = _open(data)
     instance_id, rack_id = reader.nullable_string(), reader.nullable_string()
     client_id, client_host = reader.string(), reader.string()
@@ -237,7 +237,7 @@ def _read_classic(data: bytes | None) -> ClassicValue | None:
 
 
 def write_member(value: MemberValue) -> bytes:
-    """Return the bytes of a member's properties.  Raise BadRecord when a name is too long."""
+    """Return the bytes of a member's properties.  Raises: BadRecord: a name is too long."""
     parts = [int16(_VERSION), *map(compact_string, (value.instance_id, value.rack_id))]
     parts += [compact_string(value.client_id), compact_string(value.client_host)]
     parts += [uvarint(len(value.topics) + 1), *map(compact_string, value.topics)]
@@ -254,7 +254,7 @@ def _write_classic(value: ClassicValue) -> bytes:
 
 
 def read_target(data: bytes) -> int:
-    """Return the epoch of a target assignment.  Raise BadRecord."""
+    """Return the epoch of a target assignment.  Raises: BadRecord."""
     reader = _open(data)
     epoch = reader.int32()
     _end(reader)
@@ -267,7 +267,7 @@ def write_target(epoch: int) -> bytes:
 
 
 def read_target_member(data: bytes) -> Partitions:
-    """Return the target of a member.  Raise BadRecord."""
+    """Return the target of a member.  Raises: BadRecord."""
     reader = _open(data)
     partitions = _read_partitions(reader)
     _end(reader)
@@ -280,7 +280,7 @@ def write_target_member(partitions: Partitions) -> bytes:
 
 
 def read_current(data: bytes) -> CurrentValue:
-    """Return the current assignment of a member.  Raise BadRecord."""
+    """Return the current assignment of a member.  Raises: BadRecord."""
     reader = _open(data)
     epoch, previous_epoch, state = reader.int32(), reader.int32(), reader.int8()
     if state not in _STATES:
@@ -320,7 +320,7 @@ def _write_partitions(partitions: Partitions) -> bytes:
 
 
 def read_regex(data: bytes) -> RegexValue:
-    """Return the topics that a regular expression matches.  Raise BadRecord."""
+    """Return the topics that a regular expression matches.  Raises: BadRecord."""
     reader = _open(data)
     topics = tuple(sorted({reader.string() for _ in range(reader.count())}))
     value = RegexValue(topics, reader.int64(), reader.int64())
@@ -329,7 +329,7 @@ def read_regex(data: bytes) -> RegexValue:
 
 
 def write_regex(value: RegexValue) -> bytes:
-    """Return the bytes of the topics that a regular expression matches.  Raise BadRecord when a name is too long."""
+    """Return the bytes of the topics that a regular expression matches.  Raises: BadRecord: a name is too long."""
     topics = [uvarint(len(value.topics) + 1), *map(compact_string, value.topics)]
     return int16(_VERSION) + b"".join(topics) + int64(value.version) + int64(value.timestamp_ms) + tagged({})
 

@@ -261,7 +261,7 @@ def read_key(data: bytes) -> ShareGroupKey | None:
 
 
 def write_key(key: ShareGroupKey) -> bytes:
-    """Return the bytes of a key.  Raise BadRecord when a name is too long."""
+    """Return the bytes of a key.  Raises: BadRecord: a name is too long."""
     return int16(key.kind) + string(key.group) + (string(key.member_id) if key.kind in _OF_MEMBERS else b"")
 
 
@@ -280,7 +280,7 @@ def _end(reader: Reader) -> None:
 
 
 def read_member(data: bytes) -> ShareMemberValue:
-    """Return a member's description of itself.  Raise BadRecord."""
+    """Return a member's description of itself.  Raises: BadRecord."""
     reader = _open(data)
     rack_id, client_id, client_host = reader.nullable_string(), reader.string(), reader.string()
     topics = tuple(sorted({reader.string() for _ in range(reader.count())}))
@@ -289,14 +289,14 @@ def read_member(data: bytes) -> ShareMemberValue:
 
 
 def write_member(value: ShareMemberValue) -> bytes:
-    """Return the bytes of a member's description.  Raise BadRecord when a name is too long."""
+    """Return the bytes of a member's description.  Raises: BadRecord: a name is too long."""
     parts = [int16(_VERSION), compact_string(value.rack_id), compact_string(value.client_id)]
     parts += [compact_string(value.client_host), uvarint(len(value.topics) + 1), *map(compact_string, value.topics)]
     return b"".join(parts) + tagged({})
 
 
 def read_group(data: bytes) -> tuple[int, int]:
-    """Return the epoch, and the hash of the topics.  Raise BadRecord."""
+    """Return the epoch, and the hash of the topics.  Raises: BadRecord."""
     reader = _open(data)
     epoch, metadata_hash = reader.int32(), reader.int64()
     _end(reader)
@@ -308,7 +308,7 @@ def write_group(epoch: int, metadata_hash: int) -> bytes:
 
 
 def read_target(data: bytes) -> int:
-    """Return the epoch of a target assignment.  Raise BadRecord."""
+    """Return the epoch of a target assignment.  Raises: BadRecord."""
     reader = _open(data)
     epoch = reader.int32()
     _end(reader)
@@ -320,7 +320,7 @@ def write_target(epoch: int) -> bytes:
 
 
 def read_target_member(data: bytes) -> Partitions:
-    """Return the target of a member.  Raise BadRecord."""
+    """Return the target of a member.  Raises: BadRecord."""
     reader = _open(data)
     partitions = _read_partitions(reader)
     _end(reader)
@@ -332,7 +332,7 @@ def write_target_member(partitions: Partitions) -> bytes:
 
 
 def read_current(data: bytes) -> tuple[int, int, Partitions]:
-    """Return the epoch of a member, its previous epoch, and its partitions.  Raise BadRecord."""
+    """Return the epoch of a member, its previous epoch, and its partitions.  Raises: BadRecord."""
     reader = _open(data)
     epoch, previous_epoch, _ = reader.int32(), reader.int32(), reader.int8()
     partitions = _read_partitions(reader)
@@ -368,7 +368,7 @@ def _write_partitions(partitions: Partitions) -> bytes:
 def read_state_partitions(data: bytes) -> tuple[dict[UUID, StateTopic], dict[UUID, str]]:
     """Return the share partitions that have a state, and the topics whose states are being deleted.
 
-    Share partitions that are being initialized are skipped, and are then initialized again.  Raise BadRecord.
+    Share partitions that are being initialized are skipped, and are then initialized again.  Raises: BadRecord.
     """
     reader = _open(data)
     _read_state_topics(reader)

@@ -62,7 +62,7 @@ class ShareService:
     # -- the log
 
     def replay(self, key: ShareGroupKey, value: bytes | None) -> None:
-        """Apply a record.  Raise BadRecord."""
+        """Apply a record.  Raises: BadRecord."""
         group = self.groups.get(key.group) or ShareGroup(key.group)
         group.apply(key, value)
         if group.is_vacant:

@@ -183,7 +183,7 @@ class StateResponse(msgspec.Struct, frozen=True):
 
 
 def read_key(data: bytes) -> tuple[int, ShareKey] | None:
-    """Return the type and the key; None for a type that this version does not know.  Raise BadRecord."""
+    """Return the type and the key; None for a type that this version does not know.  Raises: BadRecord."""
     reader = Reader(data)
     kind = reader.int16()
     if kind not in (_SNAPSHOT, _UPDATE):
@@ -194,7 +194,7 @@ def read_key(data: bytes) -> tuple[int, ShareKey] | None:
 
 
 def write_key(key: ShareKey) -> bytes:
-    """Return the bytes of the key of a snapshot.  Raise BadRecord when the group id is too long."""
+    """Return the bytes of the key of a snapshot.  Raises: BadRecord: the group id is too long."""
     return int16(_SNAPSHOT) + string(key.group) + key.topic_id.bytes + int32(key.partition)
 
 
@@ -212,7 +212,7 @@ def _open(data: bytes) -> Reader:
 
 
 def read_snapshot(data: bytes) -> ShareState:
-    """Return the state in a ShareSnapshot.  Raise BadRecord."""
+    """Return the state in a ShareSnapshot.  Raises: BadRecord."""
     reader = _open(data)
     snapshot_epoch, state_epoch, leader_epoch = reader.int32(), reader.int32(), reader.int32()
     start_offset, created_ms, written_ms = reader.int64(), reader.int64(), reader.int64()
@@ -231,7 +231,7 @@ def write_snapshot(state: ShareState) -> bytes:
 
 
 def read_update(data: bytes, before: ShareState) -> ShareState:
-    """Return the state after a ShareUpdate, which only Kafka writes.  Raise BadRecord."""
+    """Return the state after a ShareUpdate, which only Kafka writes.  Raises: BadRecord."""
     reader = _open(data)
     snapshot_epoch, leader_epoch, start_offset = reader.int32(), reader.int32(), reader.int64()
     start, batches = merged(before.start_offset, before.batches, start_offset, _read_batches(reader))
