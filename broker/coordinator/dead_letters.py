@@ -153,7 +153,7 @@ class DeadLetters:
         self._wait_applied = wait_applied
         self._produce = produce
         self._wall_ms = wall_ms
-        # Not the connections of coordinators: a write that waits for replicas delays later requests on its connection.
+        # Coordinators use other connections: a write that waits for replicas delays later requests on its connection.
         self._links = BrokerLinks(resolve)
         self._writes = asyncio.Semaphore(limits.share_letter_writes)
         self._reads = asyncio.Semaphore(limits.share_letter_reads)

@@ -68,7 +68,8 @@ Operation = Callable[[M, int], Step]
 OnEffect = Callable[["Coordinator[M]", Any], None]
 
 _RECORDS_AT_ONCE_MAX: Final = 250
-"""Records that a load replays before it may yield to other tasks.  A batch may have thousands, of about 100 us each."""
+"""Records that a load replays before it may yield to other tasks.  A batch may have thousands of records, and the
+replay of one may take about 100 us."""
 
 TICK_SLACK_MS: Final = 1
 """The delay of a tick after its deadline.  It is needed because the loop's timers and `now_ms` round differently."""
@@ -268,7 +269,7 @@ class Coordinator(Generic[M]):
                 await self._serve(self.machine)
         except (BadRecord, UnreadableBatchError) as error:
             self.state = State.FAILED
-            self._drop(KafkaCode.COORDINATOR_NOT_AVAILABLE)  # calls wait if it failed while it served
+            self._drop(KafkaCode.COORDINATOR_NOT_AVAILABLE)  # there are such calls if it failed while it served
             self._counters.load_failures += 1
             logger.error("coordinator not loaded", partition=repr(self), cause=str(error))
         except (DiskError, CorruptStoreError) as error:
@@ -423,7 +424,7 @@ class Coordinator(Generic[M]):
         return sum(len(each.key) + len(each.value or b"") for each in step.records)
 
     def _append(self, records: list[Record], size: int) -> bool:
-        """Append the records.  Each run of records of one transaction, or of none, becomes one batch.
+        """Append the records.  Consecutive records of one transaction, or of no transaction, become one batch.
 
         Return False if an append failed.  The machine has then been dropped.
         """

@@ -5,9 +5,9 @@ leaders.  It serves fetches and acknowledgements, and saves changes, one save at
 ends, or when the share coordinator refuses a save.  Its successor reads the state anew.
 
 A separate task writes dead letters, while any are missing.  Missing letters keep a share partition loaded, even if no
-session uses it.  The share coordinator may remind a new leader of them before a member fetches from it.  While no
-session uses a share partition, an administrator may reset or delete its state.  So the next session reads the state
-anew, and a letter that could not be written is repeated only while the state exists.
+session uses it.  The share coordinator may remind a new leader of missing letters before a member fetches from that
+leader.  While no session uses a share partition, an administrator may reset or delete its state.  So the next session
+reads the state anew, and a letter that could not be written is repeated only while the state exists.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class LedShare:
         self._loading.add_done_callback(lambda _: self._on_load_end())
 
     def configure(self, config: ShareConfig) -> None:
-        """Apply changed configs.  If the dead-letter topic or its contents changed, try again to write dead letters."""
+        """Apply changed configs.  If those of dead letters have changed, try again to write missing letters."""
         if config.dead_letters != self.config.dead_letters:
             self.retry_letters()
         self.config = config
@@ -400,8 +400,8 @@ class LedShare:
     async def _try_letters(self, core: SharePartition) -> str:
         """Try to write each dead letter once; return why some could not be written, or an empty text.
 
-        A letter that is too large does not delay the others.  If the group has lost its dead-letter topic, its records
-        need no letters.
+        A letter that is too large does not delay the others.  If the group no longer has a dead-letter topic, its
+        records need no letters.
         """
         problem, first = "", 0
         self._retry.clear()
@@ -430,7 +430,7 @@ class LedShare:
 
 
 class SharePartitions:
-    """All share partitions of which this broker leads the partition."""
+    """The share partitions of all partitions that this broker leads."""
 
     def __init__(
         self,

@@ -125,10 +125,10 @@ class RawFiles:
 
 
 def _leave_space(fd: int, size: int) -> None:
-    """Refuse to write `size` bytes if that would leave too little space.
+    """Check that enough space is left for the broker after a write of `size` bytes.
 
     Raises:
-        OSError: it would.
+        OSError: too little space would be left.
     """
     system = os.fstatvfs(fd)
     free, least = system.f_bavail * system.f_frsize, FREE_MIN_PART * system.f_blocks * system.f_frsize
