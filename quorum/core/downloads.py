@@ -8,7 +8,8 @@ leader offers its newest snapshot.
 
 A snapshot that is damaged, or that the leader no longer has, is not downloaded again immediately: the leader's file
 may be damaged, and each download transfers the whole snapshot.  The follower continues to fetch, which keeps contact
-with the leader, and downloads it after a pause that doubles.  It downloads a different snapshot immediately.
+with the leader.  It downloads the same snapshot again after a pause, which doubles with each failure.  It downloads a
+different snapshot immediately.
 
 Only a follower loads a snapshot, only from the leader of its epoch, and only past its own high watermark.  Its records
 above the watermark were either committed and are in the snapshot, or they were not in the leader's log.
@@ -63,7 +64,7 @@ class Downloads:
         return True
 
     def fetch_part(self, follower: Follower, download: Download, now_ms: int) -> None:
-        """Ask for the next bytes, unless the shell still stores the last ones."""
+        """Ask for the next bytes, unless the shell is still storing the previous ones."""
         state = self._state
         if download.position is None:
             follower.fetch.due_ms = None
@@ -95,8 +96,8 @@ class Downloads:
             return self._download_failed(follower, now_ms)
         follower.round = max(follower.round, reply.round)
         if reply.error is ErrorCode.POSITION_OUT_OF_RANGE and 0 < reply.size <= request.position:
-            # All bytes are stored, or more than all: another leader's snapshot of the same end may have been larger.
-            # Loading checks them.  If they are not valid, the next download begins at the first byte.
+            # All bytes are stored.  There may even be extra bytes, if another leader's snapshot of the same end was
+            # larger.  The load checks the bytes.  If they are not valid, the next download begins at the first byte.
             download.size = reply.size
             return self._load(follower, download)
         placed = (reply.snapshot, reply.position) == (request.snapshot, request.position)
@@ -152,7 +153,10 @@ class Downloads:
         follower.fetch.due_ms = now_ms + self._timeouts.retry_ms(follower.fetch.failures)
 
     def waits_for_shell(self, follower: Follower) -> bool:
-        """Return whether the shell stores a part or loads the snapshot; the follower sends no request meanwhile."""
+        """Return whether the shell is storing a part or loading the snapshot.
+
+        Meanwhile the follower sends no request.
+        """
         return follower.download is not None and follower.download.position is None and follower.fetch.call is None
 
     def on_snapshot_loaded(self, event: SnapshotLoaded, now_ms: int) -> None:

@@ -21,7 +21,7 @@ Piece = tuple[int, Delivered | ClusterError]
 """The index of a record, and the outcome of this record and of those up to the next piece."""
 
 RECORD_OVERHEAD_BYTES: Final = 24
-"""Bytes that count for a record in addition to its key, value and headers; at least its framing on the wire."""
+"""Bytes that count for a record in addition to its key, value and headers: not less than its framing on the wire."""
 HEADER_OVERHEAD_BYTES: Final = 10
 
 

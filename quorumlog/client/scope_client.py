@@ -303,7 +303,7 @@ class StagedProducer:
     async def enlist(self, topic: str, index: int, timeout_s: float) -> None:
         """Add the partition to the transaction.  Calls that wait at the same time share a request.
 
-        Raises: ClusterError: the producer was fenced or aborted, or as `PartitionCalls.call`.
+        Raises: ClusterError: the producer was fenced or aborted, or the partition was refused; or TIMED_OUT.
         """
         partition = topic, index
         if partition in self._added:

@@ -17,8 +17,9 @@ PARTITIONS_AT_ONCE_MAX = 20
 
 
 def start(cluster: ObservedCluster, node_ids: Iterable[int], noun: str = "node", needed: int | None = None) -> str:
-    """Return the step that restarts nodes that do not answer, after a remedy for the end that each one reported.
+    """Return the step that starts or restarts nodes that do not answer.
 
+    If a node reported why it ended, the step begins with the remedy.
     needed: the number of nodes that is enough; None: all.
     """
     ids = list(node_ids)
@@ -49,8 +50,9 @@ def start_or_restart(nodes: Iterable[tuple[int, bool]], noun: str = "node", need
 
 
 def _before_start(cluster: ObservedCluster, node_ids: Iterable[int]) -> str:
-    """Return what the reported ends require before these nodes are started, as text that ends with `then `, or empty.
+    """Return the remedies that these nodes need before their start, according to their own reports of failures.
 
+    The text ends with `then `.  It is empty if there is no such remedy.
     Reports are not authenticated, so their text is quoted and never becomes doctor's own advice.
     """
     steps = []
@@ -80,9 +82,9 @@ def move(topics: Iterable[str], *, drain: int | None = None, factor: int | None 
 def unclean(partitions: Iterable[Key], leaderless: AbstractSet[Key]) -> tuple[str, ...]:
     """Return the commands that elect any live replica of these partitions: records may be lost.
 
-    leaderless: all partitions without a leader.  The commands must not affect those that are not in `partitions`,
-    because these may get a leader with all records later.  A topic that has such a partition needs one command for each
-    of its wanted partitions; for every other topic, one command is enough.
+    leaderless: all partitions without a leader.  Some of these may not be in `partitions`, because they may later get a
+    leader with all records.  The commands must not affect them.  So a topic with such a partition needs one command for
+    each of its wanted partitions.  For every other topic, one command is enough.
     """
     wanted = set(partitions)
     others = {topic for topic, _ in leaderless - wanted}
