@@ -13,7 +13,7 @@ class AnswerWatch:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         self._latest: dict[tuple[str, Spot], int] = {}
-        """By client: the lowest offset that ListOffsets(latest) may return to it."""
+        """By client and partition: the lowest offset that ListOffsets(latest) may return to the client."""
 
     def acknowledged(self, spot: Spot, offset: int, marks: Sequence[Mark]) -> None:
         """Check an acknowledgement of an acks=all producer."""
@@ -35,7 +35,7 @@ class AnswerWatch:
         return any(history.is_keyed for history in self._evidence.named(spot))
 
     def consumed(self, client: str, spot: Spot, offset: int, marks: Sequence[Mark | None]) -> None:
-        """Check the records from `offset` on that a consumer has received."""
+        """Check the records that a consumer has received.  The first one is at `offset`."""
         self._evidence.check(
             bool(marks) and self._is_committed(spot, offset, marks),
             lambda: f"I21: a consumer sees {marks} of {spot} at {offset}, which is not committed",
@@ -87,7 +87,7 @@ class AnswerWatch:
         self._latest = {asked: least for asked, least in self._latest.items() if asked[1] != spot}
 
     def has_lost(self, topic: str) -> bool:
-        """Return whether any partition of this name has lost records in an election."""
+        """Return whether any topic of this name has lost records in an unclean election."""
         return any(one.unclean_epoch >= 0 for one in self._evidence.histories.values() if one.spot.topic == topic)
 
     def _is_committed(self, spot: Spot, offset: int, marks: Sequence[Mark | None]) -> bool:

@@ -37,7 +37,7 @@ ABSENT_SHARE = 0.03
 LEAVE_SHARE = 0.03
 PATIENCE_S = 3.0
 FRESH_S = 0.4
-"""For this true time after a heartbeat, no other member can own the same partitions, even with fast clocks."""
+"""For this long after a heartbeat, in true time, no other member can own the same partitions, even with fast clocks."""
 JOINING, LEAVING = 0, -1
 
 Versions = {Api.CONSUMER_GROUP_HEARTBEAT: 1, Api.OFFSET_COMMIT: 9, Api.OFFSET_FETCH: 7}
@@ -77,7 +77,7 @@ class MemberWatch:
         self.check(offset >= least, lambda: f"I39: offset {least} of partition {partition} is committed, not {offset}")
 
     def successor(self, partition: int, member_id: str, epoch: int) -> str | None:
-        """Return the member that owns the partition in a later epoch."""
+        """Return another member that owns the partition in a later epoch, or None."""
         later, owner = self.last.get(partition, (-1, ""))
         return owner if later > epoch and owner != member_id else None
 
@@ -102,7 +102,7 @@ class Members:
         self.new_client = new_client
 
     def _check(self, holds: bool, text: Callable[[], str]) -> None:
-        """Check a promise, unless a partition of the coordinators lost records in an election that permits it."""
+        """Check a promise, unless a partition of the coordinators lost records in a permitted unclean election."""
         self.world.watch.check(holds or self.world.watch.answers.has_lost(CONSUMER_OFFSETS), text)
 
     def start(self) -> None:
@@ -130,7 +130,10 @@ class Members:
             await link.close()
 
     async def fetch(self, link: CoordinatorLink, partitions: list[int], since_s: float | None = None) -> None:
-        """Fetch committed offsets.  since_s: the time of the heartbeat that assigned them; old answers are ignored."""
+        """Fetch committed offsets.
+
+        since_s: the time of the heartbeat that assigned the partitions.  Late answers are ignored.
+        """
         least = {partition: self.watch.acknowledged.get(partition, -1) for partition in partitions}
         topics = [{"name": MEMBER_TOPIC, "partition_indexes": partitions}]
         found = await link.ask(
@@ -191,7 +194,7 @@ class _Member:
         while not self._group.stop.is_set():
             await self._beat()
             if self._random.random() < ABSENT_SHARE:
-                await asyncio.sleep(ABSENT_S)  # others may get its partitions, and it does not know
+                await asyncio.sleep(ABSENT_S)  # others may get its partitions without its knowledge
             if self._owned:
                 await self._commit(self._random.choice(sorted(self._owned)))
             await asyncio.sleep(self._random.uniform(0.05, 0.3))

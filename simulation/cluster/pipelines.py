@@ -2,16 +2,16 @@
 
 Theory of operation.  Each partition has two lanes, and each lane has one producer after the other.  A producer numbers
 its batches, and sends them over the connection to the leader without waiting for answers, until `ClusterPlan.in_flight`
-are not answered.  The leader answers in order.  After a retriable error, the producer sends nothing more until the
-later batches are answered as well.  Then it looks up the leader, and sends all batches that are not acknowledged again,
-in their order and with their sequences.
+batches are unanswered.  The leader answers in order.  After a retriable error, the producer sends nothing more until
+the later batches are answered as well.  Then it looks up the leader, and sends all batches that are not acknowledged
+again, in their order and with their sequences.
 
 All lanes share the connection to a broker.  So the refusal of a producer's first batch waits for the answers to batches
 of other lanes, and meanwhile the producer sends its next batches.  If a producer breaks the connection because an
 answer is late, all continue over a new one.
 
 An error that is not retriable ends the producer.  On a topic that keeps all records, this is a violation (I22).  It is
-also a violation if an answer reports a loss after the leader has refused an earlier batch only for the moment (I47);
+also a violation if an answer reports a loss after the leader has temporarily refused an earlier batch (I47);
 `SequenceWatch` explains this.  The connection keeps the order, so all earlier batches were answered before such an
 answer.  If all were acknowledged, the loss is real.  If one was refused, the leader itself has caused the gap.
 """
@@ -83,7 +83,10 @@ class Pipelines:
         self._new_client = new_client
 
     async def run(self, name: str) -> None:
-        """Write to the first partitions of each topic.  One lane of each begins with the same producer id."""
+        """Write to the first partitions of each topic.
+
+        In each partition, one lane begins with a shared producer id.
+        """
         plan = self.world.plan
         async with self._new_client() as cluster, asyncio.TaskGroup() as lanes:
             producer = await cluster.new_producer_id(FOREVER_S)
@@ -187,7 +190,7 @@ class Producer:
         finally:
             for _, sent in flying:
                 if not sent.cancel() and not sent.cancelled():
-                    sent.exception()  # its answer came together with the cancel of this method
+                    sent.exception()  # its answer arrived when this method was cancelled
         raise failure
 
     def _until_next_s(self) -> float:

@@ -3,7 +3,7 @@
 The committed records of such a producer have no gap: each batch comes directly after the previous one, even if it was
 sent before the previous one was answered.  The checks I20 and I22 cover every producer: no record comes twice or late.
 
-No answer reports a loss while an earlier batch is still to be sent again.  `OUT_OF_ORDER_SEQUENCE_NUMBER` means that
+No answer reports a loss while an earlier batch must still be sent again.  `OUT_OF_ORDER_SEQUENCE_NUMBER` means that
 the leader lacks records that it had acknowledged.  After this error, librdkafka begins a new producer epoch, and sends
 under that epoch all batches whose answers it does not know.  The log does not recognise batches that it already has.
 """

@@ -1,10 +1,11 @@
 """The invariants of the quorum, checked for all nodes of a run at every step of every core.
 
 Theory of operation.  The watch sees the effects of each core, each write that becomes durable on a disk, each message
-that leaves or arrives, and each acknowledgement to a client.  Its comparisons take constant time.  By induction, logs
-match if equal (offset, epoch) always means an equal batch after an equal epoch, so no log is ever compared as a whole.
-A violated invariant raises `Violation`, which the product never catches.  The run ends there, and the message names the
-invariant (docs/simulator.md lists I1 and so on).
+that leaves or arrives, and each acknowledgement to a client.  Its comparisons take constant time.  It checks that two
+batches with the same offset and epoch are equal, and that the batches before them have the same epoch.  By induction,
+two logs that share a batch are equal up to it, so no log is ever compared as a whole.  A violated invariant
+raises `Violation`, which the product never catches.  The run ends there, and the message names the invariant
+(docs/simulator.md lists I1 and so on).
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ from simulation.quorum.coverage import TRANSITIONS, Row, row_of
 from simulation.quorum.images import CommittedImages
 
 ALIVE_TIMEOUTS = 6
-"""A leader notices a voter without contact within 2.5 fetch timeouts by its own clock, which may run at half the rate.
+"""Fetch timeouts after its last fetch for which a leader may still count a voter as live.
 
-The remaining timeout is for messages in transit.
+A leader notices a lost contact within 2.5 fetch timeouts of its own clock.  The clock may run at half the normal rate,
+so this takes at most 5.  The sixth one is for messages in transit.
 """
 MARK = re.compile(rb"<(\d+)>")
 """Marks the operations of clients in a payload."""
