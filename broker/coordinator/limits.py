@@ -25,7 +25,7 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     append_bytes: int = 1 << 20
     """Bytes of the records in one append.  Waiting steps beyond this size follow in the next append."""
     load_bytes: int = 1 << 20
-    """Bytes of the log that one read loads.  Other tasks run in between."""
+    """Bytes of the log that one read loads.  Other tasks run between two reads."""
     commit_timeout_ms: int = 5_000
     """How long an answer waits until the records before it are committed.  Then COORDINATOR_NOT_AVAILABLE is sent.  A
     machine whose tick cannot append for this long, because too few replicas are in sync, is dropped and loaded anew."""

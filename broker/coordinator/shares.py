@@ -278,14 +278,14 @@ class ShareGroups:
     ) -> tuple[ShareAcknowledged, ...]:
         """Begin all acknowledgements, then wait until they are durable.
 
-        A share coordinator that does not answer delays none of a share partition that is loaded.
+        A share coordinator that does not answer does not delay acknowledgements of loaded share partitions.
         """
         deadline = asyncio.get_running_loop().time() + self._limits.share_load_wait_ms / 1000
         begun: list[tuple[Place, asyncio.Future[KafkaCode] | KafkaCode]] = []
         group = session.key.group
         for place in sorted(acknowledgements, key=lambda each: not self.partitions.is_loaded(ShareKey(group, *each))):
             current = self.sessions.of(session.key)  # a newer session of the member has the same locks
-            if current is None:  # its end released the locks, and a state that is loaded now would never be dropped
+            if current is None:  # the session's end released the locks; a state loaded now would never be dropped
                 begun.append((place, KafkaCode.INVALID_RECORD_STATE))
                 continue
             session = current
@@ -302,7 +302,10 @@ class ShareGroups:
         )
 
     async def _loaded(self, key: ShareKey, deadline: float) -> LedShare | KafkaCode:
-        """Return a share partition once it is loaded, or an error, also if it is not loaded by the deadline."""
+        """Return a share partition once it is loaded, or an error.
+
+        It is an error if the deadline passes before that.
+        """
         if not self.partitions.is_loaded(key) and asyncio.get_running_loop().time() >= deadline:
             return KafkaCode.REPLICA_NOT_AVAILABLE
         try:

@@ -58,7 +58,7 @@ class PartitionLag(NamedTuple):
 
     @property
     def has_lag(self) -> bool:
-        """Return whether the group has read from the partition.  Only then has it a lag, which may be unknown."""
+        """Return whether the group has read from the partition.  Only then does it have a lag, which may be unknown."""
         return self.committed is not None or (self.share is not None and _has_lag(self.share))
 
     @property
@@ -208,7 +208,7 @@ async def known_lags(
 ) -> LagsOfGroups:
     """As `lag_of_all`, but a coordinator that does not answer does not hide the lags of other groups.
 
-    timeout_s: time limit for the coordinators; then the same again, but at most LOG_S, for the leaders.
+    timeout_s: time limit for the answers of coordinators.  Then leaders have the same time, but at most LOG_S.
 
     Raises:
         ClusterError: a final refusal of a coordinator.

@@ -12,7 +12,7 @@ A group moves through its states only along `TRANSITIONS`.
 
 **What is stored.**  A group is stored when it becomes Stable, when it becomes Empty, and when another process takes
 over the name of a static member.  All else is soft state.  A rebalance in progress is therefore lost when the
-coordinator changes: the group is loaded as it was last stored, members of the lost generation get ILLEGAL_GENERATION
+coordinator changes: the group is loaded as it was last stored.  Members of the lost generation get ILLEGAL_GENERATION
 and join again.  No member has an assignment of the lost generation, because assignments are sent only when they are
 committed.  So the number of that generation can be used again.
 
@@ -240,7 +240,10 @@ class Group:
         )
 
     def elect_protocol(self) -> str:
-        """Return the protocol with most votes.  Each member votes for the first of its own that all support."""
+        """Return the protocol with most votes.
+
+        Each member votes for the first of its protocols that all members support.
+        """
         votes = Counter(
             next(name for name in member.protocol_names if self.supported[name] == len(self.members))
             for member in self.members.values()
@@ -249,7 +252,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the topics to which any member is subscribed; None if they are unknown.  Then it may be any topic."""
+        """Return the topics to which any member is subscribed; None if unknown: it may be any topic."""
         if self._topics is None:
             self._topics = (self._subscribed_topics(),)
         return self._topics[0]

@@ -250,7 +250,7 @@ def store(turn: Turn, group: Group) -> None:
 def store_instance(turn: Turn, group: Group, instance_id: str, member_id: str) -> None:
     """Give a static member its new member id in the last record of the group, and append that record again.
 
-    Append nothing if the group has no record, or if the record does not have the static member under another id.
+    Do this only if the group has a record, and the record has another member id for this static member.
     """
     if group.stored is None:
         return
