@@ -160,7 +160,7 @@ def draw(seed: int) -> ClusterPlan:
 
 
 def _with_compaction(random: Random, plan: ClusterPlan) -> ClusterPlan:
-    """In some runs with upkeep, some topics are compacted, among them the one with the offsets of groups.
+    """In some runs with upkeep, compact some topics.  In most of these runs, compact the offsets of groups as well.
 
     Brokers then crash in the middle of a swap as well.
     """
@@ -200,8 +200,8 @@ def _compaction(random: Random) -> Compaction:
 def _has_clients(random: Random, plan: ClusterPlan, share: float) -> bool:
     """Draw whether a run has clients of one more kind.
 
-    share: the fraction of the runs whose first topic keeps all records.  All topics of such clients are as safe as the
-    first topic.
+    share: the probability, in a run whose first topic keeps all records.  In other runs there are no such clients,
+    because their topics are only as safe as the first topic.
     """
     return random.random() < share and not plan.rebuilds and plan.topics[0].keeps_all
 

@@ -30,10 +30,10 @@ FENCED_S = 2.2
 DEPOSED_S = 1.9
 CATCH_UP_S = 0.3
 RETURNS = 20
-"""How often to check whether the deposed leader is in the ISR again."""
+"""How many times to check whether the deposed leader is in the ISR again."""
 QUIET_S = 1.2
 OVERTAKES = 80
-"""How often to check whether the new leader has written more than the previous one."""
+"""How many times to check whether the new leader has written more than the previous one."""
 OVERTAKE_LOOK_S = 0.05
 UNANSWERED_S = 6.0
 """Longer than a proposal waits for its answer."""
@@ -148,7 +148,7 @@ class ClusterFaults(FaultInjector):
         await self.flapping(fault, self._links_of(self._hosts(fault)[0].name, fault.amount))
 
     async def _split(self, fault: Fault) -> None:
-        """Split the hosts in two.  Every other client is on the side of the named nodes."""
+        """Split the hosts in two groups.  Half of the clients are in the group of the named nodes."""
         side = {host.name for host in self._hosts(fault)}.union(self.world.plan.client_hosts[::2])
         names = self.world.host_names
         await self.cut_links(fault.length_s, [(a, b) for a in names for b in names if (a in side) != (b in side)])
@@ -347,7 +347,7 @@ class ClusterFaults(FaultInjector):
         self._mend(host, fault)
 
     async def _wipe(self, fault: Fault) -> None:
-        """Restart a broker with an empty disk in place of one disk, or of all."""
+        """Replace one disk of a broker, or all of them, by empty ones, and restart the broker."""
         host = self._broker(fault)
         node_id = host.config.node_id
         if node_id < FIRST_BROKER:

@@ -28,7 +28,8 @@ START_S = 30.0
 class Measured:
     """The result of a run with slow disks.
 
-    epochs: those that began while disks were slow.  slow_leader_s: how long a slow disk led although another was fast.
+    epochs: those that began while disks were slow.  slow_leader_s: how long a node with a slow disk led although
+        another disk was fast.
     unserved_s: the longest time without an answer to any client.
     """
 
