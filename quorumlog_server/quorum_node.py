@@ -135,7 +135,7 @@ def _recover(parsed: argparse.Namespace) -> int:
 
 
 def _say(line: str) -> None:
-    """Print at once, also to a pipe or a file: if the process is killed, the output must show whether writing began."""
+    """Print at once, even to a pipe or a file: if the process is killed, the output must show whether writing began."""
     print(line, flush=True)
 
 

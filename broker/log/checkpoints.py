@@ -96,7 +96,7 @@ class Checkpoints:
             with directory.reported(), log.durability.changing_fact():
                 await directory.disk.facts.commit({folder_fact(log.folder): value})
                 log.durability.folder_fact = value
-            log.durability.request_flush()  # writes the fact again, also if no truncation follows
+            log.durability.request_flush()  # writes the fact again, even if no truncation follows
 
     async def reset_to(self, log: PartitionLog, offset: int, epoch: int) -> bool:
         """See `LogManager.reset_to`."""

@@ -25,7 +25,7 @@ class LogMarks:
     appended_since_checkpoint: bytes.
     cleaned_offset: end of the part that was compacted; never above the watermark.
     compacted_end: end of the last segment that compaction has replaced; markers below it may have been removed.
-    watermarks_taken: how often the watermark was taken to be written to the facts.
+    watermarks_taken: how many times the watermark was taken to be written to the facts.
     moved_from: the directories that this log has left, with all records, since the process began, or that its facts
         named at the start; the oldest is first.  A directory to which it returns is removed.
     """

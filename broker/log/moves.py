@@ -88,7 +88,7 @@ class _Prepared(NamedTuple):
 class LogMoves:
     """The moves of all logs of a broker, one at a time.  `run` is their task.
 
-    copied_bytes: bytes of segments that were copied, also for moves that ended early.
+    copied_bytes: bytes of segments that were copied, including those of moves that ended early.
     finished, failed: moves that reached their target; moves that a cause other than a request has ended.
     """
 
@@ -251,7 +251,7 @@ class LogMoves:
         except DiskError as error:
             logger.warning("move of a replica ends", folder=log.folder, target=target.id, cause=str(error))
         finally:
-            if self._deciding is None or self._deciding.done():  # else a cancel leaves it to `close`
+            if self._deciding is None or self._deciding.done():  # else a cancellation leaves it to `close`
                 self._copy = None
         has_failed = is_damaged or source.failure is not None or target.failure is not None
         if (is_moved or has_failed) and self._targets.get(log.key) == target.id:

@@ -50,11 +50,12 @@ from quorum.core.transitions import Transitions
 from quorum.core.types import Election, LogEnd, ReplicaKey
 
 EPOCH_AHEAD_MAX = 16
-"""Maximum number of epochs by which a node that is not a voter may be ahead of a leader, to make it start a new epoch.
-More are not plausible, because each epoch took a majority of pre-votes."""
+"""A leader starts a new epoch for a node that is not a voter only if the node is ahead by at most this many epochs.  A
+greater distance is not plausible, because each epoch required a majority of pre-votes."""
 
 DELAYS_MAX = 5
-"""How often the delay of a successor may double.  So the second one waits for at least 1/32 of the election timeout."""
+"""How many times the delay of a successor may double.  So the second successor waits for at least 1/32 of the election
+timeout."""
 
 
 class Elections:
@@ -420,7 +421,7 @@ class Elections:
     # A node that is in a later epoch than its leader
 
     def hear_seeker(self, request: DescribeQuorum, now_ms: int) -> None:
-        """Start an election in a later epoch than that of a node that otherwise could not follow this leader.
+        """Start an election in an epoch after the sender's, if the sender otherwise could not follow this leader.
 
         A voter that was removed while it was a candidate stays in its later epoch, as do the nodes that learned that
         epoch from it.  They follow no leader of an older epoch, and no voter adopts their epoch, because they are not

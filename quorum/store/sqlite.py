@@ -561,7 +561,7 @@ class SqliteQuorumStore:
         connection, self._connection = self._connection, None
         lock, self._lock = self._lock, None
         if connection is not None and leave_files:
-            logger.warning("quorum directory left as it is, after a failure or a cancel", directory=self._directory)
+            logger.warning("quorum directory left as it is, after a failure or cancellation", directory=self._directory)
             abandon(connection._conn)
             connection._connection = None  # otherwise `stop` would close it
             if (stopped := connection.stop()) is not None:

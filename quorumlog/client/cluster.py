@@ -546,7 +546,7 @@ class Cluster(Closing):
         tasks = [*self._connecting.values(), *([self._refresh.task] if self._refresh is not None else [])]
         for task in tasks:
             task.cancel()
-        self._begin_close()  # before a cancel can end this call
+        self._begin_close()  # before a cancellation can end this call
         if tasks:
             await asyncio.wait(tasks)
         self._begin_close()  # again, for connections that a task opened while it ended

@@ -370,7 +370,7 @@ class ProducerTransactions:
         keeps_epoch: True if no batch of the transaction can arrive later; otherwise the producer gets its next epoch.
 
         Raises:
-            ClusterError: as `end` and `start`.  After TIMED_OUT or a cancel, repeat the call.
+            ClusterError: as `end` and `start`.  After TIMED_OUT or a cancellation, repeat the call.
         """
         self.is_aborting = True
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -403,7 +403,10 @@ class ProducerTransactions:
             raise refused(code, f"transactional id {self.transactional_id}: {what}")
 
     async def _noted(self, work: Any) -> Any:
-        """Await a request and return its result.  After a failure or a cancel, the transaction can only be aborted."""
+        """Await a request and return its result.
+
+        After a failure or a cancellation, the transaction can only be aborted.
+        """
         try:
             return await work
         except asyncio.CancelledError:

@@ -457,7 +457,7 @@ class Consumer:
         Raises:
             ClusterError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION: the member is out of the group, and others may read
                 the partitions; REBALANCE_IN_PROGRESS: retry after the rebalance; TIMED_OUT: any of the offsets may be
-                committed, as after a cancel; INVALID_REQUEST: there is no group.
+                committed, as after a cancellation; INVALID_REQUEST: there is no group.
         """
         if offsets is None:
             wanted = self.offsets_to_commit()
@@ -512,7 +512,7 @@ class Consumer:
         With `read_committed`, wait while a transaction that contains offsets of these partitions is open.
 
         Raises:
-            ClusterError: TIMED_OUT, also if such a transaction stays open, for example a transaction of the caller;
+            ClusterError: TIMED_OUT: no answer arrived, or such a transaction stayed open, perhaps the caller's own;
                 INVALID_REQUEST: there is no group.
         """
         if self._group is None:

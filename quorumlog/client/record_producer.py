@@ -356,8 +356,8 @@ class Producer:
             ClusterError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID: the consumer is out of its group,
                 or was for some time since it read these records, and other members may process them;
                 INVALID_REQUEST: it commits automatically, or has no group; TIMED_OUT; INVALID_TXN_STATE;
-                PRODUCER_FENCED.  After these errors, except INVALID_REQUEST and INVALID_TXN_STATE, and after a cancel,
-                the transaction can only be aborted.
+                PRODUCER_FENCED.  After these errors, except INVALID_REQUEST and INVALID_TXN_STATE, and after a
+                cancellation, the transaction can only be aborted.
         """
         transactions = self._of_transactions()
         if transactions.refusal is not None:

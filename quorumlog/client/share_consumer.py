@@ -170,7 +170,7 @@ class ShareConsumer:
             self._heart.cancel()
             tasks.append(self._heart)
         sessions = list(self._sessions.values())
-        for session in sessions:  # all of them, before a cancel can end this call
+        for session in sessions:  # all of them, before a cancellation can end this call
             self._end(session)  # the broker releases its records
         try:
             if tasks:

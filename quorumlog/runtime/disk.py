@@ -118,8 +118,8 @@ class Disk(Protocol):
     async def write(self, file: DiskFile, data: bytes) -> None:
         """Append as `file.append` does, but outside the event loop's thread.
 
-        The caller appends nothing else to this file meanwhile.  After a cancel, part of `data` may follow the file's
-        end, so the file must be deleted.
+        The caller appends nothing else to this file meanwhile.  After a cancellation, part of `data` may follow the
+        file's end, so the file must be deleted.
         """
         ...
 

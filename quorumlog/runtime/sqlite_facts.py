@@ -70,7 +70,7 @@ class SqliteFacts:
         self._failure: DiskError | None = None
         self._turn = asyncio.Lock()
         self._running: asyncio.Future[None] | None = None
-        """The last transaction that has begun, which a cancel of its caller does not stop."""
+        """The last transaction that has begun, which a cancellation of its caller does not stop."""
         self._is_closed = False
         self._connection_lock = threading.Lock()  # a cancelled commit may still run in the executor
         self._is_whole = True  # guarded by the lock: every commit that began has succeeded
@@ -136,7 +136,7 @@ class SqliteFacts:
         return facts
 
     async def commit(self, changes: dict[str, bytes | None]) -> None:
-        """See `Facts.commit`.  After a cancel the transaction continues, and later ones wait for it."""
+        """See `Facts.commit`.  After a cancellation the transaction continues, and later ones wait for it."""
         if self._failure is not None:
             raise self._failure
         if not changes:

@@ -116,7 +116,7 @@ class SyncThreads:
         try:
             error = await future
         except asyncio.CancelledError:
-            if not future.cancelled():  # its result arrived before the cancel
+            if not future.cancelled():  # its result arrived before the cancellation
                 self._missed = future.result() or self._missed
             raise
         if error := error or self._missed:

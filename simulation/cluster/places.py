@@ -1,4 +1,4 @@
-"""D3 and L14: each replica is in one directory of its broker, also when it moves and its broker crashes.
+"""D3 and L14: each replica is in one directory of its broker, even if the broker crashes during a move.
 
 After each start, a replica is in the directory in which the previous process had it.  If that process ended while a
 move was being decided, or the source failed at that moment, the replica is in either of the two directories.  Only a

@@ -36,7 +36,7 @@ TASKS_S = 1.2
 """How long a driver waits for the reports of its tasks before it starts other producers."""
 TASKS = 3
 ROUNDS = 4
-"""How often a driver starts producers for a sequence before it gives up."""
+"""How many times a driver starts producers for a sequence before it gives up."""
 SEQUENCES = 5
 STRANGER_SHARE, JOB_SHARE, RESET_SHARE = 0.1, 0.2, 0.06
 OLD_SHARE, TWIN_SHARE, REPLACE_SHARE, REPEAT_SHARE, COMPLETE_SHARE = 0.15, 0.35, 0.12, 0.15, 0.3

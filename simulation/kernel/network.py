@@ -32,7 +32,7 @@ CONTROL_PORT = 9093
 
 RESEND_S = 0.2
 JOINED, CUT = 0.5, 0.2
-"""How often data that arrives is joined with data that waits, and how often it is cut in two."""
+"""The shares of arriving data that are joined with waiting data, and that are divided in two."""
 
 _FIRST_PORT = 30_000
 

@@ -73,7 +73,7 @@ class RawFile:
     def append(self, data: bytes | memoryview) -> int:
         """Append `data`; return its position.
 
-        Raises: OSError, also if too little space would be left for the broker.
+        Raises: OSError: the write failed, or too little space would be left for the broker.
         """
         _leave_space(self.fd, len(data))
         position, rest = self.size, memoryview(data)
