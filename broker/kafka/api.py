@@ -306,7 +306,7 @@ class Shares(Protocol):
         ...
 
     def write_dead_letters(self, keys: Sequence[ShareKey]) -> None:
-        """Begin to write the dead letters of share partitions of which this broker leads the partitions.
+        """Begin to write the dead letters of share partitions whose partitions this broker leads.
 
         A share coordinator repeats this until it is done, so keys above a limit are ignored.
         """
@@ -323,7 +323,7 @@ class Shares(Protocol):
         ...
 
     async def log_ends(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
-        """Return the high watermarks of partitions, also of those that other brokers lead, within a deadline.
+        """Return the high watermarks of partitions, even if other brokers lead them, within a deadline.
 
         A partition whose high watermark cannot be found is missing from the result.
         """
@@ -483,7 +483,7 @@ class Replicas(Protocol):
         ...
 
     async def fetch(self, request: FetchPlan) -> FetchReply:
-        """Answer a fetch of a consumer or follower; may wait (long poll).  A cancel leaves nothing behind."""
+        """Answer a fetch of a consumer or follower; may wait (long poll).  A cancellation leaves nothing behind."""
         ...
 
     def start_delete(self, topic: str, index: int, offset: int, timeout_ms: int) -> asyncio.Future[DeletedRecords]:

@@ -100,7 +100,7 @@ class FetchService:
             session.wake()
 
     async def fetch(self, plan: FetchPlan) -> FetchReply:
-        """Serve one request, within its bounded wait.  A cancel leaves nothing behind."""
+        """Serve one request, within its bounded wait.  A cancellation leaves nothing behind."""
         loop = asyncio.get_running_loop()
         session = self._sessions.begin(
             plan.session_id, plan.session_epoch, plan.replica_id, now_ms(), len(plan.partitions), by_id=plan.by_id

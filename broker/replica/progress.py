@@ -55,7 +55,7 @@ class AppliedBatches:
             self._completed.append((end, received, now))
 
     def since(self, from_offset: int) -> list[pb.AppliedBatch]:
-        """Return the batches that end above `from_offset`, ascending, also those that are not applied yet."""
+        """Return the batches that end above `from_offset`, ascending, including those that are not applied yet."""
         done = [
             pb.AppliedBatch(end_offset=end, received_ms=received, completed_ms=completed)
             for end, received, completed in self._completed

@@ -256,7 +256,7 @@ class ActiveController:
     async def execute(self, decide: Decide[T], timeout_ms: float) -> T | Outcome:
         """Decide, append the resulting records, and return the reply once everything that it depends on is committed.
 
-        Takes at most `timeout_ms`.  A cancel does not undo the append.  If there is no reply, the result is an
+        Takes at most `timeout_ms`.  A cancellation does not undo the append.  If there is no reply, the result is an
         `Outcome` with the reason: NOT_CONTROLLER, OUTCOME_UNKNOWN, TIMED_OUT or TOO_LARGE.
         """
         leadership = self._leadership

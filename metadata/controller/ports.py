@@ -81,7 +81,7 @@ class Node(Protocol):
         ...
 
     async def change_voters(self, change: VoterChange, *, dry_run: bool, timeout_ms: int) -> VoterChangeResult:
-        """Change the voters, as the leader, and return the outcome.  A cancel does not stop the change."""
+        """Change the voters, as the leader, and return the outcome.  A cancellation does not stop the change."""
         ...
 
     async def transfer_leader(self, to: int | None, timeout_ms: int) -> Transferred:

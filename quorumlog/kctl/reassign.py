@@ -563,7 +563,7 @@ async def _cancelled(
     """Cancel the reassignments of the planned partitions, of these topics, or of all partitions.
 
     The controller cancels all partitions of a request or none.  If a reassignment ends after the reassignments were
-    listed, the request is refused; then both are repeated, so that the other reassignments are cancelled.
+    listed, the request is refused.  Then the list and the request are repeated, so that the others are cancelled.
     """
     while True:
         ongoing, _ = await list_ongoing(client, planned, context.left_s)

@@ -44,7 +44,7 @@ class SpaceSamples:
         return {path: now - self._latest[path][1] for path in self._paths() if path in self._latest}
 
     async def run(self) -> None:
-        """Sample forever.  A cancel leaves a hanging sample in its thread."""
+        """Sample forever.  A cancellation leaves a hanging sample in its thread."""
         loop = asyncio.get_running_loop()
         while True:
             for path in self._paths():

@@ -85,8 +85,8 @@ class Syncs(Protocol):
     async def run(self, jobs: Sequence[SyncJob]) -> None:
         """Run all jobs, even if one fails, and close their descriptors.
 
-        A cancel does not stop them.  If one then fails, every later call fails: the system reports a lost write only
-        once, so a later sync would succeed.
+        A cancellation does not stop them.  If one then fails, every later call fails: the system reports a lost write
+        only once, so a later sync would succeed.
 
         Raises:
             OSError: the first failure.
