@@ -80,6 +80,11 @@ TOO_LARGE = Outcome(
     "the records of the request have more bytes than one batch may have; nothing was changed",
     "split the request",
 )
+PARTLY_TOO_LARGE = Outcome(
+    ApiError.POLICY_VIOLATION,
+    "a batch of the request has more bytes than one batch may have; earlier batches were appended and may take effect",
+    "check which part took effect, and split the rest",
+)
 BATCH_MAX_BYTES = 8 << 20
 
 
@@ -257,7 +262,7 @@ class ActiveController:
         """Decide, append the resulting records, and return the reply once everything that it depends on is committed.
 
         Takes at most `timeout_ms`.  A cancellation does not undo the append.  If there is no reply, the result is an
-        `Outcome` with the reason: NOT_CONTROLLER, OUTCOME_UNKNOWN, TIMED_OUT or TOO_LARGE.
+        `Outcome` with the reason: NOT_CONTROLLER, OUTCOME_UNKNOWN, TIMED_OUT, TOO_LARGE or PARTLY_TOO_LARGE.
         """
         leadership = self._leadership
         if leadership is None:
@@ -285,7 +290,7 @@ class ActiveController:
         except TimeoutError:
             return OUTCOME_UNKNOWN if appended else TIMED_OUT
         except BatchTooLargeError:
-            return TOO_LARGE
+            return PARTLY_TOO_LARGE if appended else TOO_LARGE
 
     def _step(self, leadership: _Leadership, decide: Decide[T], again: bool) -> Decision[T]:
         """Make one decision and append its batch.

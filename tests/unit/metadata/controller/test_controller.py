@@ -11,13 +11,15 @@ from google.protobuf.message import Message
 
 from metadata.codec import encode, registration_to_wire
 from metadata.control.decision import Decision
+from metadata.control.errors import Outcome
 from metadata.controller import ControllerSettings, MetadataReplay
 from metadata.image import ClusterImage
-from metadata.records import NO_LEADER, BrokerChange, Record
+from metadata.records import NO_LEADER, BrokerChange, NoOp, Record
 from quorum.core.events import VoterChangeError, VoterChangeResult
 from quorum.core.types import Batch, VoterSet
 from quorumlog.errors import CorruptStoreError
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.builders import check_invariants, directory, registration
@@ -689,5 +691,26 @@ def test_k21_a_batch_of_too_many_bytes_is_refused_before_it_is_appended(monkeypa
         assert plane.controller.active
         plane.node.auto_commit = True
         assert (await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 3))).topics[0].result.error == "NONE"
+
+    run(test())
+
+
+def test_a_request_whose_second_batch_has_too_many_bytes_says_that_the_first_was_appended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        plane = await started(1)
+        end = plane.node.log_end_offset
+
+        def decide(image: ClusterImage, again: bool) -> Decision[None]:
+            if again:
+                monkeypatch.setattr("metadata.controller.active.BATCH_MAX_BYTES", 1)
+            return Decision(None, (NoOp(),), more=True)
+
+        outcome = await plane.controller.execute(decide, 1000)
+        assert isinstance(outcome, Outcome)
+        assert outcome.error is ApiError.POLICY_VIOLATION
+        assert "earlier batches were appended" in outcome.message
+        assert plane.node.log_end_offset == end + 1
 
     run(test())
