@@ -16,7 +16,7 @@ from types import FrameType
 from simulation.kernel.loop import SimulatedLoop
 
 CPU_MAX_S = 120.0
-"""CPU time of a run, in seconds.  Most runs take less than one, and runs with the highest number of events about 40."""
+"""The limit of a run, in seconds.  Most runs take less than 1 s, runs with the highest number of events about 40 s."""
 AGAIN_S = 1.0
 """CPU time after which the signal is repeated, in case a program that swallows every exception continues."""
 FRAMES_MAX = 8
@@ -27,7 +27,11 @@ _PROJECT = Path(__file__).parents[2]
 
 
 class HangError(KeyboardInterrupt):
-    """A run has used all its CPU time.  asyncio keeps any other exception in the task where it was raised."""
+    """A run has used all its CPU time.
+
+    It is a `KeyboardInterrupt`, because asyncio passes that to the caller of the loop.  Asyncio would store most other
+    exceptions in the task in which they are raised.
+    """
 
 
 @contextmanager
@@ -35,7 +39,7 @@ def cpu_limited(loop: SimulatedLoop, limit_s: float = CPU_MAX_S) -> Iterator[Non
     """Limit the CPU time of the context, which runs `loop`.  Without effect outside the main thread.
 
     Raises:
-        HangError: the limit was reached; it names the virtual time, the process, and the code that ran.
+        HangError: the limit was reached; the message names the virtual time, the process, and the code that ran.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,10 +1,10 @@
 """The simulated `Disk`: each file has a current and a flushed content, and `crash` returns to the flushed one.
 
-Names are durable after `sync_dir` of their folder, as on ext4 (a power cut undid a rename without it).  As on any file
-system with a journal, a rename from one folder to another is durable as a whole once either is synced.  With `torn`, a
-power failure keeps a random part of the data that was not durable yet: all changes of names, none, or the first ones;
-and the beginning of appended data, sometimes with zeros in place of its end.  A disk that has failed once refuses every
-change until it is `repaired`.
+Names are durable after `sync_dir` of their folder, as on ext4, where a power failure has undone a rename that was not
+synced.  As on any file system with a journal, a rename from one folder to another is durable as a whole once either
+folder is synced.  With `torn`, a power failure keeps a random part of the data that was not durable yet.  Of the
+changes of names, it keeps all, none, or the first ones.  Of appended data, it keeps a random number of bytes at the
+beginning, which zeros sometimes follow.  A disk that has failed once refuses every change until it is `repaired`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ HANG_LOOK_S = 0.05
 FREE_BYTES = 1 << 40
 
 NO_NAMES, SOME_NAMES = 0.35, 0.6
-"""Below the first number, a random number loses all changes of names that were not synced; below the second, some."""
+"""Bounds for a random number from 0 to 1, which decides about the changes of names that were not synced.
+
+Below the first bound, a power failure loses all of them; below the second, it loses the last ones; otherwise none.
+"""
 
 
 def _folder(path: str) -> str:
-    """Return the folder of a path as this disk spells it: without slashes at its ends."""
+    """Return the folder of a path, which must have no slash at its beginning or end."""
     return path.rpartition("/")[0]
 
 
@@ -63,7 +66,7 @@ class SimulatedFile:
         self.is_open = False
 
     def rot(self, position: int, mask: int) -> None:
-        """Change the bits in `mask` of a byte, on the disk and in the page cache."""
+        """Flip the bits of `mask` in one byte of the file, on the disk and in the page cache."""
         durable = self.content[: position + 1] == self.flushed[: position + 1]
         self.content[position] ^= mask
         if durable:
@@ -85,7 +88,7 @@ class SimulatedFile:
 
 
 class _Change(NamedTuple):
-    """A change of a name.  A file exists if `now` is one, and a folder if `now` is true."""
+    """A change of a name.  now: the file that has the name afterwards, or None; for a folder, whether it exists."""
 
     path: str
     now: SimulatedFile | bool | None
@@ -149,7 +152,10 @@ class SimulatedFacts:
 
 
 class SimulatedDisk:
-    """`Disk` in memory.  The object outlives the processes that use it; call `crash` between two of them."""
+    """`Disk` in memory.
+
+    The object outlives the processes that use it.  Between two processes, call `crash` or `process_ends`.
+    """
 
     def __init__(self, random: Random, *, torn: bool = False) -> None:
         self._random = random
@@ -179,6 +185,7 @@ class SimulatedDisk:
     # Faults
 
     def takes_writes(self) -> bool:
+        """Return whether writes succeed.  On a full disk this fails the disk for the current process."""
         self._broken = self._broken or self.full
         return not self._broken
 
@@ -197,7 +204,7 @@ class SimulatedDisk:
             raise DiskError(f"{path}: no space left")
 
     def room(self, size: int) -> int:
-        """Return how many bytes of a failing write of this size are written: by chance, if the disk is full."""
+        """Return how many bytes of a failing write are written: a random number if the disk is full, otherwise 0."""
         return self._random.randint(0, size) if self.full else 0
 
     async def synced(self) -> None:
@@ -242,7 +249,7 @@ class SimulatedDisk:
         return [file for path, file in sorted(self._files.items()) if path.startswith(folder + "/")]
 
     def rot_fact(self, key: str, position: int, mask: int) -> None:
-        """Change the bits in `mask` of a byte of a fact."""
+        """Flip the bits of `mask` in one byte of a fact."""
         value = bytearray(self._facts.load(key)[key])
         value[position] ^= mask
         self._facts.replace({**self._facts.load(), key: bytes(value)})
@@ -340,7 +347,7 @@ class SimulatedDisk:
         self._journal = left
 
     def _make_durable(self, change: _Change) -> None:
-        """Make the present state of this name durable."""
+        """Make the current state of this name durable."""
         path = change.path
         if change.is_folder:
             (self._durable_dirs.add if path in self._dirs else self._durable_dirs.discard)(path)
@@ -354,7 +361,10 @@ class SimulatedDisk:
         self._facts.process_ends(self._torn)
 
     def crash(self) -> None:
-        """Lose power: files, names and folders lose everything that was not flushed or not synced."""
+        """Lose power: files, names and folders lose everything that was not flushed or not synced.
+
+        With `torn`, a random part of it is kept.
+        """
         self.process_ends()
         chance = self._random.random() if self._torn else 0.0
         if chance < SOME_NAMES:
@@ -365,7 +375,7 @@ class SimulatedDisk:
             file.lose_power(self._random, self._torn)
 
     def _forget_names(self, kept: int) -> None:
-        """Return to the durable names, and to the first `kept` changes after them."""
+        """Restore the durable names, and then apply the first `kept` entries of the journal."""
         files, dirs = dict(self._durable_files), set(self._durable_dirs)
         for change in (one for changes in self._journal[:kept] for one in changes):
             if change.is_folder:

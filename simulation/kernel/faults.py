@@ -83,7 +83,10 @@ class FaultInjector:
         self.actions: dict[str, Action] = {}
 
     async def inject(self) -> None:
-        """Begin each fault at its time.  Faults that have not ended then continue until `heal`."""
+        """Begin each fault at its time, and return when the plan's `chaos_s` is over.
+
+        Faults whose length ends later continue, at most until `heal`.
+        """
         attacked = self._attacked
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -101,7 +104,7 @@ class FaultInjector:
             await task
 
     async def wait(self, length_s: float) -> None:
-        """Return when the time is up, or all faults end."""
+        """Return when the time is up, or when `heal` ends all faults."""
         try:
             async with asyncio.timeout(length_s):
                 await self._stop.wait()
@@ -109,7 +112,7 @@ class FaultInjector:
             pass
 
     async def degrade_links(self, fault: Fault) -> None:
-        """Make all links slow, lossy or late, as bad as the worst of the overlapping faults."""
+        """Make all links slow, lossy, duplicating or late.  Of overlapping faults, the worst of each kind applies."""
         self._degraded.append(fault)
         self._set_degraded()
         await self.wait(fault.length_s)
@@ -136,7 +139,10 @@ class FaultInjector:
             network.heal(*link)
 
     async def all_links(self, fault: Fault, nodes: Sequence[str], clients: Sequence[str]) -> None:
-        """Cut all links between nodes together, with or without the clients' links, or make all links very slow."""
+        """Cut all links between nodes together, with or without the clients' links, or make all links very slow.
+
+        The amount of the fault decides which.
+        """
         if fault.amount >= self.ALL_CUT:
             await self.degrade_links(replace(fault, kind="slow", amount=fault.amount * self.SLOW_MAX_MS))
             return
@@ -153,13 +159,13 @@ class FaultInjector:
 
 
 def without_kinds(faults: tuple[Fault, ...], kinds: Sequence[str]) -> tuple[Fault, ...]:
-    """Return all faults except those of these kinds, numbered."""
+    """Return the faults of all other kinds, numbered again."""
     kept = [fault for fault in faults if fault.kind not in kinds]
     return tuple(replace(fault, number=number) for number, fault in enumerate(kept))
 
 
 def with_all_links(random: Random, faults: tuple[Fault, ...], chaos_s: float) -> tuple[Fault, ...]:
-    """Add the fault "all links" to some runs."""
+    """Add the fault `ALL_LINKS` in some runs."""
     if random.random() >= ALL_LINKS_SHARE:
         return faults
     length_s = random.choice((random.uniform(0.1, 1.0), random.uniform(1.0, 4.0)))

@@ -56,7 +56,7 @@ class Process:
         self._waiting: list[_Handle] = []
         self._rate = 1.0
         self._skewed = False
-        self._set_at = self._clock_at = 0.0  # when the rate was set: true time, and the time of its own clock
+        self._set_at = self._clock_at = 0.0  # the true time, and that of its own clock, at which the rate was set
 
     def __repr__(self) -> str:
         return f"<process on {self.host}>"
@@ -70,7 +70,7 @@ class Process:
     def kill(self, *, power: bool = False) -> None:
         """End the process as SIGKILL does: none of its callbacks runs any more, and its connections are reset.
 
-        power: its host loses power, so that nobody is told.
+        power: its host loses power, so its peers receive no reset.
         """
         self.alive = False
         self._waiting.clear()
@@ -92,7 +92,10 @@ class Process:
         self._waiting.append(handle)
 
     def set_clock_rate(self, rate: float) -> None:
-        """Move its clock by `rate` seconds per second from now on.  The clock never jumps, and set timers stay."""
+        """From now on, advance the clock of this process by `rate` seconds per second of true time.
+
+        The clock never jumps.  Timers that are already set keep their true times.
+        """
         now = self.loop.true_time()
         self._clock_at, self._set_at = self.clock(now), now
         self._rate, self._skewed = rate, True
@@ -104,7 +107,7 @@ class Process:
     def true_time_of(self, when: float) -> float:
         """Return the true time at which its clock will have reached `when`.
 
-        It may be slightly later, since a callback that is woken must find that its time has come.
+        The result is rounded up, because a callback that runs then must not find a time before `when`.
         """
         if not self._skewed:
             return when
@@ -152,7 +155,7 @@ class _Handle(list[Any]):
     __slots__ = ()
 
     def __hash__(self) -> int:  # type: ignore[override]
-        raise TypeError("a set of handles would have an order of its own")
+        raise TypeError("handles have no hash, because the order of a set of them would differ between processes")
 
     def cancel(self) -> None:
         self[0] = None
@@ -164,8 +167,8 @@ class _Handle(list[Any]):
 class SimulatedLoop(base_events.BaseEventLoop):
     """The event loop in virtual time.
 
-    events: counts the callbacks that ran.  graveyard: keeps the tasks of killed processes, so that the garbage
-    collector does not run their `finally` blocks at an arbitrary moment.
+    events: counts the callbacks that ran.  graveyard: keeps all tasks that have not ended, also those of killed
+    processes.  Otherwise the garbage collector would run their `finally` blocks at an arbitrary moment.
     """
 
     network: Connector
@@ -217,7 +220,10 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
     @contextmanager
     def as_process(self, process: Process | None) -> Iterator[None]:
-        """Use the clock of `process` inside the context, for code outside it that calls its objects."""
+        """Use the clock of `process` inside the context.
+
+        Code that does not run in the process needs this to call objects of the process.
+        """
         before, self._current = self._current, process
         try:
             yield
@@ -227,7 +233,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
     def _run_once(self) -> None:
         """Run ready callbacks, and move the clock to the next timer when none is ready, until the loop is stopped.
 
-        A timer that is due runs after the callbacks that already wait, and before those that are added later.
+        A timer that is due runs after the callbacks that already wait, and before callbacks that are added later.
         """
         ready, timers = self._runnable, self._timers
         while not self._stopping:  # type: ignore[attr-defined]
@@ -253,7 +259,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
                 context.run(callback, *args)
             except (SystemExit, KeyboardInterrupt, AssertionError):  # a broken invariant ends the run
                 raise
-            except BaseException as error:  # as asyncio's own
+            except BaseException as error:  # as asyncio's own loop does
                 self.call_exception_handler({"message": f"exception in {callback}", "exception": error})
         self._current = None
 
@@ -357,7 +363,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
 
 async def device_wait(seconds: float) -> None:
-    """Wait for a time of the world, as a disk takes it: the clock of the process does not change it."""
+    """Wait for `seconds` of true time, as for a device.  The clock of the calling process does not matter."""
     loop = asyncio.get_running_loop()
     if not isinstance(loop, SimulatedLoop):
         await asyncio.sleep(seconds)
@@ -388,8 +394,8 @@ class _BuriedError(BaseException):
 def _close(coroutine: Any) -> None:
     """Close a coroutine and ignore its errors.
 
-    If it waits again in a `finally`, that wait is also ended.  The remainder that `close` would leave causes warnings
-    when it is garbage-collected.
+    If it waits again in a `finally`, that wait is also ended.  `coroutine.close` alone would leave such a coroutine
+    unfinished, and its garbage collection would cause warnings.
     """
     for _ in range(_THROWS_MAX):
         try:

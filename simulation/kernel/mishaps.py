@@ -1,9 +1,9 @@
 """Errors of simulated programs that nobody handles.  Each one is a violation, even if the program survives it.
 
-A program in production reports such an error in its log, for a person to look at, or ends because of it: an exception
-of a callback, an exception of a task that nobody awaits, an error that code gives to the loop's exception handler, and
-a line of the log with a traceback.  A broken invariant in a request handler arrives here as well: the connection passes
-it to the exception handler, which in production ends the process (`quorumlog/runtime/run.py`).
+Such errors are exceptions of callbacks, exceptions of tasks that nobody awaits, errors that code passes to the loop's
+exception handler, and log lines with a traceback.  A program in production logs them for a person to look at, or ends
+because of them.  A broken invariant in a request handler is reported here as well: the connection passes it to the
+exception handler, which in production ends the process (`quorumlog/runtime/run.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def reported(loop: SimulatedLoop, report: Callable[[str], None]) -> Iterator[Non
     """Pass each error that nobody handles to `report`, with the host of its process, while `loop` runs."""
 
     def tell(process: Process | None, error: BaseException) -> None:
-        if not isinstance(error, Violation):  # the watch has already reported it
+        if not isinstance(error, Violation):  # the check that raised it has already reported it
             host = "the simulator" if process is None else process.host
             report(f"{host} has an error that nobody handles: {described(error)}")
 

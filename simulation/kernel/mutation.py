@@ -70,7 +70,10 @@ def hunt(mutant: Mutant, attack: Attack, seeds: int = SEEDS_MAX, first: int = 0)
 
 
 def hunt_all(mutants: Sequence[Mutant], attack: Attack) -> int:
-    """Hunt each mutant, and print the check that caught it and the number of seeds.  Return 1 if one was not caught."""
+    """Hunt each mutant, and print the check that caught it and the number of seeds.
+
+    Return the exit status: 1 if a mutant was not caught, otherwise 0.
+    """
     missed = 0
     width = max(len(mutant.name) for mutant in mutants)
     for mutant in mutants:

@@ -2,10 +2,10 @@
 
 Hosts are names.  A message takes `latency()` seconds, drawn from the seed.  `cut(a, b)` drops messages from a to b (one
 direction), and `cut_replies(a, b)` only the replies of a to b.  Data of a stream across a cut is delayed, as by TCP,
-and delivered after the cut heals.  A host that loses power tells nobody: the other end of a stream learns of it from
-the reset that answers its next data, once the host is up again.  So does the end behind a cut, if a process is killed.
-Requests and replies can also be lost, sent twice or delayed by chance (`loss`, `duplicates`, `late`).  Overlapping cuts
-are counted, so a link works again when all cuts have healed.
+and delivered after the cut heals.  A host that loses power sends no reset.  The other end of a stream receives a reset
+only in answer to its next data, once the host is up again.  The same applies if a process is killed while the link to
+the other end is cut.  Requests and replies can also be lost or delayed by chance (`loss`, `late`), and requests of the
+quorum can arrive twice (`duplicates`).  Overlapping cuts are counted, so a link works again when all cuts have healed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONTROL_PORT = 9093
 
 RESEND_S = 0.2
 JOINED, CUT = 0.5, 0.2
-"""The shares of arriving data that are joined with waiting data, and that are divided in two."""
+"""The chance that arriving data is joined with data that waits, and the chance that it is cut in two."""
 
 _FIRST_PORT = 30_000
 
@@ -50,9 +50,9 @@ class Network:
         self.loop = loop
         self.random = random
         self.trace = trace
-        self.pieces = Random(0)  # its own, so that the pieces change nothing else in a run
+        self.pieces = Random(0)  # a separate source, so that cutting data changes no other random choice of a run
         self.delay_ms = (0.1, 2.0)  # uniform
-        self.loss = self.duplicates = 0.0  # chance that a request or reply is lost; that it is sent twice
+        self.loss = self.duplicates = 0.0  # chance that a request or reply is lost; that a quorum request arrives twice
         self.late = (0.0, 0.0)  # chance that a request or reply is delayed, and the longest delay in seconds
         self.converts = False  # whether quorum messages are converted to the wire format of production and back
         self.watch_request: Callable[[str, Request], None] = _ignore
@@ -260,13 +260,16 @@ class Stream(asyncio.Transport):
         self._reading = True
         self._closing = False
         self._lost = False
-        self._reset: Exception | None = None  # what ended the connection before it was accepted
-        self._orphaned: Exception | None = None  # the error with which the host of the other end will answer data
+        self._reset: Exception | None = None  # the error that ended the connection before it was accepted
+        self._orphaned: Exception | None = None  # the error of the next write, if the other end no longer exists
         self._is_peer_down = False
         self._pumping = False
 
     def open(self, factory: Callable[[], Any]) -> Any:
-        """Connect the stream to a protocol.  If it was reset before, it is lost next, as by a first read."""
+        """Connect the stream to a protocol.
+
+        If the stream was reset before, it is lost directly afterwards, as if the first read had failed.
+        """
         self._protocol = factory()
         self._protocol.connection_made(self)
         if self._reset is not None:
@@ -371,7 +374,7 @@ class Stream(asyncio.Transport):
         self.pump()
 
     def _arrives(self, data: bytes | None) -> None:
-        """Keep data for the protocol.  A stream has no messages: it may join what was written, or cut it anywhere."""
+        """Queue data for the protocol.  As in TCP, data of two writes may be joined, and data may be cut anywhere."""
         random, waiting = self.network.pieces, self._incoming
         if data is None:
             waiting.append(None)
@@ -387,7 +390,7 @@ class Stream(asyncio.Transport):
         waiting.append(data)
 
     def orphan(self, error: Exception, *, is_host_down: bool) -> None:
-        """Note that the other end has gone without a word."""
+        """Record that the other end has ended without a reset; `error` will answer the next data."""
         self._orphaned, self._is_peer_down = error, is_host_down
         self.pump()
 
@@ -511,6 +514,9 @@ class SimulatedTransport:
 
         `handle(transport)` runs at the other end, by chance twice if the request `may_repeat`.
         label: for the trace, in place of `name`.
+
+        Raises:
+            UnreachableError: nobody serves at the address, or no reply arrived in time.
         """
         loop, network = self.network.loop, self.network
         answer = loop.create_future()

@@ -1,7 +1,7 @@
 """`FileDisk`, on a real file system, in place of the simulated disk: for runs in which no disk fails.
 
-The simulated loop runs the disk's work for threads inline, so a run remains a function of its seed.  A kill leaves the
-written data, as the page cache would.  Data that was not flushed is never lost here.
+The simulated loop runs the disk's work inline instead of in threads, so a run remains a function of its seed.  Written
+data survives a kill, as the page cache would keep it.  Not even a power failure loses unflushed data of this disk.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RealDisk(SimulatedDisk):
         self._disk = self._acquire()
 
     def crash(self) -> None:
-        """Do the same as `process_ends`, because a power failure loses nothing here."""
+        """Do the same as `process_ends`, because a power failure loses nothing on this disk."""
         self.process_ends()
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class RealDisk(SimulatedDisk):
 
 
 class _SyncsOnLoop:
-    """Syncs nothing, because no run loses power here; only lets others run, as a sync does."""
+    """Syncs nothing, because a power failure loses nothing on this disk.  Lets other tasks run, as a sync does."""
 
     async def run(self, jobs: Sequence[SyncJob]) -> None:
         close_all(jobs)
@@ -100,7 +100,7 @@ class _SyncsOnLoop:
 
 
 class Folders:
-    """Folders of one run's disks, in memory if the system has such a place; `remove` deletes them all."""
+    """The folders of one run's disks, in `SHARED_MEMORY` if it exists; `remove` deletes them all."""
 
     def __init__(self) -> None:
         memory = SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else None

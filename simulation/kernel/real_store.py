@@ -1,6 +1,7 @@
 """`SqliteQuorumStore`, on a real file system, beside the simulated store: for runs in which no quorum disk fails.
 
-Every call goes to both stores, and both must return the same result: the simulated one is the model.  The simulated
+Opening, writing and reading the log go to both stores.  The simulated store is the model: the results of opening and
+reading must be equal.  Snapshots go to the real store, and the model gets a copy of each finished one.  The simulated
 loop runs the work of aiosqlite's thread inline, so a run remains a function of its seed.  A kill leaves the files as
 they are, as the page cache would.  A power failure does the same, since every transaction is synced before it is
 answered.
@@ -52,7 +53,7 @@ class SqliteDisk(QuorumDisk):
         return CheckedStore(self)
 
     def crash(self) -> None:
-        """Continue with the files as the killed process left them.  Its connection never changes them again."""
+        """Continue with a copy of the files that the killed process left, which its connection cannot change."""
         super().crash()
         if self.is_open:
             assert self.folders is not None
@@ -61,7 +62,7 @@ class SqliteDisk(QuorumDisk):
 
 
 class CheckedStore:
-    """Implements `quorum.ports.QuorumStore` by two stores, whose results must agree."""
+    """Implements `quorum.ports.QuorumStore` by two stores whose results must agree."""
 
     def __init__(self, disk: SqliteDisk) -> None:
         assert disk.folder is not None
@@ -97,7 +98,8 @@ class CheckedStore:
     async def write(self, writes: Sequence[StoreWrite]) -> None:
         """Write to both stores at one moment in the middle of the call.
 
-        A process that is killed before it has written nothing; one that is killed after it receives no answer.
+        A process that is killed before that moment has written nothing.  A process that is killed later has written
+        everything, but received no answer.
         """
         disk = self._disk
         if disk.on_write is not None:
@@ -150,7 +152,7 @@ def _agree(call: str, found: object, expected: object) -> None:
 
 
 class Folders:
-    """Folders of one run's quorum disks, in memory if the system has such a place; `remove` deletes them all."""
+    """The folders of one run's quorum disks, in `SHARED_MEMORY` if it exists; `remove` deletes them all."""
 
     def __init__(self) -> None:
         memory = SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else None
@@ -193,7 +195,7 @@ class Folders:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Make this run's stores work inline, and do often the work that a store in production does rarely."""
+        """Make this run's stores work inline, with limits so low that they often do work that is rare in production."""
 
         async def connect(database: str, **options: Any) -> _Connection:
             connection = sqlite3.connect(database, **options)

@@ -27,7 +27,7 @@ from simulation.kernel.loop import device_wait
 
 HANG_LOOK_S = 0.02
 LATENCY_MAX_P99S = 3.0
-"""No write takes longer than this many times the 99th percentile."""
+"""The longest time of a write, as a multiple of the 99th percentile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,11 @@ class SimulatedStore:
             raise FatalError("fsync failed")
 
     def _outcome(self) -> bool:
-        """Return whether this sync fails.  On a full disk there is nothing to sync."""
+        """Return whether this sync fails.
+
+        Raises:
+            FatalError: the disk is full, so nothing was written that could be synced.
+        """
         disk = self._disk
         if disk.full:
             disk.has_failed = True
