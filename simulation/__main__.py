@@ -176,7 +176,7 @@ def _blocks(seeds: Iterator[int]) -> Iterator[list[int]]:
 def attack(
     kind: Kind, seeds: Iterator[int], jobs: int = 1, minutes: float | None = None, keep_going: bool = False
 ) -> int:
-    """Run seeds until they end, the time is up, or one fails, and print a report.
+    """Run seeds until they end, the time is up, or one fails, and print a report.  Return the exit status.
 
     With `keep_going`, print failing seeds and continue.
     """
@@ -200,7 +200,7 @@ def attack(
 
 
 def explain(kind: Kind, result: Any) -> int:
-    """Print a failing seed, shrunk, and how to replay it."""
+    """Shrink a failing seed, and print it with the command that replays it.  Return the exit status, 1."""
     print(f"\nseed {result.plan.seed}: {result.violation}")
     if result.violation.startswith(HANG):
         print(f"\nnot shrunk, because each run could hang\npython -m simulation {kind.option}--seed {result.plan.seed}")
@@ -216,7 +216,7 @@ def explain(kind: Kind, result: Any) -> int:
 
 
 def replay(kind: Kind, seed: int, faults: str | None, traced: bool) -> int:
-    """Play one seed; with `traced`, print every message, fault and effect."""
+    """Play one seed; with `traced`, print every message, fault and effect.  Return the exit status."""
     plan = kind.draw(seed)
     if faults is not None:
         plan = plan.only({int(number) for number in faults.split(",") if number.isdecimal()})
@@ -255,12 +255,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m simulation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=_seeds, default=None, metavar="FIRST:END", help="without END (default 0:200)")
+    parser.add_argument("--seeds", type=_seeds, default=None, metavar="FIRST:END", help="END excluded (default 0:200)")
     parser.add_argument("--seed", type=int, help="run only this seed")
-    parser.add_argument("--faults", metavar="N,N", help="with --seed: only these faults of its plan, or none")
+    parser.add_argument("--faults", metavar="N,N", help="with --seed: only these faults of its plan; 'none': no fault")
     parser.add_argument("--trace", action="store_true", help="with --seed: print every message, fault and effect")
     parser.add_argument("--minutes", type=float, help="stop after this time; without --seeds, run seeds until then")
-    parser.add_argument("--jobs", type=int, default=1, help=f"processes to run on (this machine: {os.cpu_count()})")
+    parser.add_argument("--jobs", type=int, default=1, help=f"number of processes (CPUs here: {os.cpu_count()})")
     parser.add_argument("--keep-going", action="store_true", help="print failing seeds and progress, and continue")
     parser.add_argument("--cluster", action="store_true", help="run whole clusters, with brokers and clients")
     parser.add_argument("--mutants", action="store_true", help="show that known mistakes are found")

@@ -28,7 +28,7 @@ FIND_S = 10.0
 QUIET_S = 2.0
 CALM_S = 15.0
 MOVES_MAX = 3
-SLOW_SHARE = 4  # a disk is slow if a write takes the election timeout divided by this
+SLOW_SHARE = 4  # a disk is slow if a write takes at least the election timeout divided by this number
 LOST_FETCH_S = 6.0  # longer than observers wait for an answer (RaftConfig.observer_wait_ms)
 QUIET_TICKS_PER_S = 60
 """A node without requests may tick this often; more is a busy loop."""
@@ -61,7 +61,7 @@ class Aftermath:
         self._check_history()
 
     def _clients_are_served(self) -> Callable[[], bool]:
-        """Return a condition that holds once clients have got as many answers as there are clients.
+        """Return a condition that holds once clients have received as many answers as there are clients.
 
         If disks are slow, a write may take longer than the client waits.  Then it suffices that as many records have
         been committed.
@@ -134,7 +134,10 @@ class Aftermath:
         return node is not None and not self.world.misplaced(node.core.history.current)
 
     def preference_is_kept(self) -> bool:
-        """Return whether a preferred voter leads, or none can: each has lost its disk, or had a slow disk."""
+        """Return whether a preferred controller leads, or none of them has to.
+
+        A preferred controller does not have to lead if it is not a voter, has lost its disk, or had a slow disk.
+        """
         host = self.world.leader()
         if host is None or host.node is None or host.replay is None:
             return False

@@ -1,8 +1,8 @@
 """The loss of a majority of the voters' disks, and the recovery of the quorum from a remaining disk.
 
 Theory of operation.  The disaster happens in a cluster that has passed all checks, while writes are in progress.  All
-processes are killed at the same time.  The voters that keep their disks are fewer than a quorum; observers may keep
-theirs.  Then the operator follows docs/recovery.md: take the greatest remaining log, start its node as the only voter
+processes are killed at the same time.  Fewer than a majority of the voters keep their disks; observers may keep theirs.
+Then the operator follows docs/recovery.md: take the greatest remaining log, start its node as the only voter
 of a new generation, give empty disks to the nodes that lost theirs, and add the voters again.  A voter of the previous
 generation that kept its disk is refused, and then gets an empty disk.  An observer of the previous generation restarts
 automatically.
@@ -69,7 +69,7 @@ class Disaster:
         await self._restart(best, voters, [host for host in kept if host is not best])
 
     def _lose_disks(self, voters: list[Host]) -> list[Host]:
-        """Return the hosts that keep their disks: fewer voters than a quorum, and at least one host."""
+        """Return the hosts that keep their disks: less than a majority of the voters, and at least one host."""
         world = self.world
         observers = [host for host in world.hosts.values() if host not in voters]
         kept = self.random.sample(voters, self.random.randint(0 if observers else 1, len(voters) // 2))

@@ -1,8 +1,8 @@
 """The replay of the committed log, with which the snapshots and images of all nodes are compared (I13, I16).
 
-The replay of the nodes is not trusted: this module decodes the batches that the watch saw committed.  It replays them
-when the first comparison needs them, and keeps the images in between.  This costs little, because each image shares
-almost everything with the previous one.
+The replay of the nodes is not trusted.  Therefore this module itself decodes the batches that the watch reports as
+committed.  It replays them when the first comparison needs them, and keeps the image after each batch.  This costs
+little, because each image shares almost everything with the previous one.
 """
 
 from __future__ import annotations

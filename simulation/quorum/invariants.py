@@ -1,11 +1,10 @@
 """The invariants of the quorum, checked for all nodes of a run at every step of every core.
 
 Theory of operation.  The watch sees the effects of each core, each write that becomes durable on a disk, each message
-that leaves or arrives, and each acknowledgement to a client.  Its comparisons take constant time.  It checks that two
-batches with the same offset and epoch are equal, and that the batches before them have the same epoch.  By induction,
-two logs that share a batch are equal up to it, so no log is ever compared as a whole.  A violated invariant
-raises `Violation`, which the product never catches.  The run ends there, and the message names the invariant
-(docs/simulator.md lists I1 and so on).
+that leaves or arrives, and each acknowledgement to a client.  Its comparisons take constant time.  No log is ever
+compared as a whole.  Instead the watch checks that batches with equal (offset, epoch) are equal and follow batches of
+equal epochs; by induction, all logs then match.  A violated invariant raises `Violation`, which the product never
+catches.  The run ends there, and the message names the invariant (docs/simulator.md lists I1 and so on).
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ from simulation.quorum.coverage import TRANSITIONS, Row, row_of
 from simulation.quorum.images import CommittedImages
 
 ALIVE_TIMEOUTS = 6
-"""Fetch timeouts after its last fetch for which a leader may still count a voter as live.
+"""Limit for the time since the last fetch of a voter, in fetch timeouts.
 
-A leader notices a lost contact within 2.5 fetch timeouts of its own clock.  The clock may run at half the normal rate,
-so this takes at most 5.  The sixth one is for messages in transit.
+A leader notices a voter without contact within 2.5 fetch timeouts by its own clock, which may run at half the rate.
+This is at most 5 fetch timeouts of true time.  One more is for messages in transit.
 """
 MARK = re.compile(rb"<(\d+)>")
 """Marks the operations of clients in a payload."""
@@ -74,7 +73,7 @@ class Run:
     confirmed: int = 0  # how many batches of `log` were compared with the committed ones
     sent: int = 0  # the high watermark that this leader may have sent to others
     led: int = 0  # the last epoch that it led
-    ended: int = 0  # the last epoch whose leader has announced its end to this node
+    ended: int = 0  # the last epoch whose leader has reported to this node that it resigned
     since_ms: int = 0  # when it began to lead
     fetched_ms: dict[ReplicaKey, int] = field(default_factory=dict)  # in this leadership
     asked: dict[int, int] = field(default_factory=dict)  # by call of a read: the committed end at its start
@@ -190,6 +189,7 @@ class Watch:
         return watch
 
     def started(self, core: RaftCore, batches: list[Batch], base: LogBase | None) -> Run:
+        """Check that a process starts with the state of its disk, and return its `Run`."""
         node_id = core.key.node_id
         disk = self.disk(node_id, core.key.directory_id)
         self._check(
@@ -432,7 +432,7 @@ class Watch:
         self._commit(run, offset)
 
     def _commit(self, run: Run, offset: int) -> None:
-        """Check the batches below `offset`, which this node treats as committed, against those of other nodes."""
+        """Compare the batches below `offset`, which this node treats as committed, with those that others committed."""
         newest: Batch | None = None
         log = run.log
         while run.confirmed < len(log) and log[run.confirmed].end_offset <= offset:
@@ -487,6 +487,7 @@ class Watch:
     # Disks
 
     def durable(self, node_id: int, directory_id: UUID, write: StoreWrite) -> None:
+        """Check a write that has become durable on a disk: epoch, vote and truncation."""
         disk = self.disk(node_id, directory_id)
         cut: list[Batch] = []
         if write.truncate_to is not None:
@@ -568,6 +569,7 @@ class Watch:
         self._check(kept, lambda: f"I3: {node_id} {act} in epoch {epoch} for {candidate}, its disk has {election}")
 
     def arrives(self, run: Run, request: Request, now_ms: int) -> None:
+        """Remember when a fetch of the current epoch arrived, for I9."""
         if isinstance(request, Fetch | FetchSnapshot) and request.epoch == run.core.epoch:  # both come from a follower
             run.fetched_ms[request.sender.key] = now_ms
 

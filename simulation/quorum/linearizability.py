@@ -88,7 +88,7 @@ def _next_states(operations: list[Operation], placed: int, value: str | None) ->
     doubtful: list[tuple[int, str | None]] = []
     wanted: set[str | bool | None] = set()  # values that some operation needs
     other_wanted = False  # some operation needs any value except the current one
-    index = (~placed & (placed + 1)).bit_length() - 1  # all before are placed
+    index = (~placed & (placed + 1)).bit_length() - 1  # all operations before this one are placed
     for place in range(index, len(operations)):
         if placed >> place & 1:
             continue
@@ -121,7 +121,7 @@ def _next_states(operations: list[Operation], placed: int, value: str | None) ->
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """bad: the keys whose history is not linearizable.  undecided: those whose search was too long."""
+    """bad: the keys whose history is not linearizable.  undecided: the keys whose search exceeded `STATES_MAX`."""
 
     bad: tuple[str, ...]
     undecided: tuple[str, ...]

@@ -99,7 +99,7 @@ class Nemesis(FaultInjector):
         await self.cut_links(fault.length_s, links)
 
     def _links_of(self, name: str, amount: float) -> list[tuple[str, str]]:
-        """Return all links of a host, or all in one direction, with or without those to clients."""
+        """Return all links of a host, or all in one direction, with or without the links to clients."""
         others = [one for one in self._others(name) if amount < 0.7 or one[0] != "c"]
         into = [(other, name) for other in others]
         out = [(name, other) for other in others]
@@ -159,7 +159,7 @@ class Nemesis(FaultInjector):
         self.world.start(host.node_id)
 
     async def _pause(self, fault: Fault) -> None:
-        """Stop and continue processes, as SIGSTOP and SIGCONT do.  All of their timers are then due together."""
+        """Stop and continue processes, as SIGSTOP and SIGCONT do.  All timers that expired meanwhile are then due."""
         hosts = [self._host(fault)] if len(fault.nodes) == 1 else [self.world.hosts[node] for node in fault.nodes]
         stopped = [host.process for host in hosts if host.process is not None and not host.process.paused]
         for process in stopped:
@@ -258,7 +258,10 @@ class Nemesis(FaultInjector):
         self.world.start(host.node_id)
 
     async def _wipe(self, fault: Fault) -> None:
-        """Replace the disk by an empty one, if every voter set can lose it.  The node restarts as newborn."""
+        """Replace the disk by an empty one, unless a voter set would lose its majority.
+
+        The node restarts as newborn.
+        """
         host = self._host(fault)
         if not self._can_lose(host):
             self.world.watch.seen["disk not wiped: a majority would be lost"] += 1
@@ -273,7 +276,7 @@ class Nemesis(FaultInjector):
     def _can_lose(self, lost: Host) -> bool:
         """Return whether a majority of each voter set on any disk remains without this disk.
 
-        The plan bounds the number of wiped disks by the founders.  A set may be smaller when the fault begins.
+        The plan limits the number of wiped disks by the number of founders, but a voter set may have become smaller.
         """
         left = self.world.present_disks() - {(lost.node_id, lost.disk.directory_id)}
         for host in self.world.hosts.values():
@@ -309,7 +312,10 @@ class Nemesis(FaultInjector):
         await self._order(fault.length_s, lambda node: node.transfer_leader(to, ORDER_MS))
 
     async def _handovers(self, fault: Fault) -> None:
-        """Hand leadership over repeatedly.  Each time, another node learns of two leaderships only at their end."""
+        """Hand leadership over repeatedly.
+
+        Another node is disconnected during each two handovers, so that it may learn of a leadership only at its end.
+        """
         loop, network = asyncio.get_running_loop(), self.world.network
         end = loop.time() + fault.length_s
         for name in cycle([host.name for host in self.world.hosts.values()]):
@@ -339,8 +345,8 @@ class Nemesis(FaultInjector):
     async def _remove_candidate(self, fault: Fault, leader: Process) -> None:
         """Remove a candidate from the voters before any node learns its epoch.
 
-        The leader is paused until another voter is a candidate.  That candidate is then disconnected and removed, so
-        that it is not a voter and ahead of its leader.
+        The leader is paused until another voter is a candidate.  That candidate is then disconnected and removed.  In
+        this way a node that is not a voter has a later epoch than the leader.
         """
         world, found = self.world, list[Host]()
         is_candidate = asyncio.Event()

@@ -1,7 +1,7 @@
 """The plan of a run of the quorum: its conditions and faults, drawn in advance from the seed.
 
-A plan is an immutable value with an explicit list of faults.  Runs with a part of that list shrink a failing seed, and
-replay a shrunk one (`--seed N --faults 3,7`).
+A plan is an immutable value with an explicit list of faults.  A run may use a part of that list.  In this way a failing
+seed is shrunk, and a shrunk seed is replayed (`--seed N --faults 3,7`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ STORE_FAULTS = ("fsync fails", "disk full")
 SLOW_DISKS_SHARE = 0.2
 """Fraction of the runs in which some disks are slow during the entire run."""
 KINDS_SHARES = (0.08, 0.2, 0.4)
-"""Fractions of all kinds that one run may use.  Few kinds find mistakes that need two particular kinds together."""
+"""Fractions of all kinds that one run may use.
+
+A run with few kinds finds mistakes that appear only where two particular kinds interact.
+"""
 LEADER = 0
-"""As a node of a fault: the leader when the fault begins."""
+"""In `Fault.nodes`: the node that leads when the fault begins."""
 KINDS = (*LINK_FAULTS, ALL_LINKS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
 
 
@@ -115,9 +118,10 @@ def draw(seed: int) -> Plan:
 
 
 def _draw_slow_disks(random: Random, plan: Plan) -> Plan:
-    """Return the nodes with slow disks: one voter, some nodes, or all.
+    """Return the plan with slow disks at one voter, at some nodes, or at all nodes.
 
-    Such a node could never catch up with small fetches, or if the log is truncated before its disk has written it.
+    Fetches are not small, and snapshots do not shorten the log.  Otherwise a node with a slow disk could never catch
+    up.
     """
     ids = plan.node_ids
     chosen = random.choice(((random.randint(1, plan.voters),), random.sample(ids, random.randint(1, len(ids))), ids))

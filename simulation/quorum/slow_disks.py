@@ -28,9 +28,8 @@ START_S = 30.0
 class Measured:
     """The result of a run with slow disks.
 
-    epochs: those that began while disks were slow.  slow_leader_s: how long a node with a slow disk led although
-        another disk was fast.
-    unserved_s: the longest time without an answer to any client.
+    epochs: how many epochs began while disks were slow.  slow_leader_s: how long the leader's disk was slow although
+    another node had a fast one.  unserved_s: the longest time without an answer to any client.
     """
 
     seconds: float = 0.0
@@ -54,7 +53,7 @@ class Measured:
 
 
 class SlowDisks:
-    """Run without faults, and make the disks of `who` permanently slow."""
+    """A run without faults in which the disks of `who` become permanently slow.  who: one of `WHO`."""
 
     def __init__(self, world: QuorumWorld, who: str, latency: Latency, seconds: float) -> None:
         self.world = world
@@ -71,7 +70,7 @@ class SlowDisks:
         for node_id in sorted(world.hosts):
             world.start(node_id)
         stop = world.start_clients()
-        await world.until(lambda: world.leader() is not None, "a leader is", START_S)
+        await world.until(lambda: world.leader() is not None, "a leader is elected", START_S)
         slow = self._slow_down()
         await self._measure(slow)
         stop.set()
@@ -136,7 +135,7 @@ def quiet_plan(seed: int, op_gap_s: float = 0.1) -> Plan:
 
 
 def measure(who: str, latency: Latency, seconds: float, runs: int = RUNS, op_gap_s: float = 0.1) -> Measured:
-    """Return the mean of `runs` seeds, from 0 on."""
+    """Run the seeds from 0 to `runs` - 1, and return their sums; of `unserved_s`, the maximum."""
     total = Measured()
     for seed in range(runs):
         world = QuorumWorld(quiet_plan(seed, op_gap_s))

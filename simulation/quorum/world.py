@@ -2,8 +2,8 @@
 
 Theory of operation.  Each node is a process on its own host that runs the production code over a simulated store and
 transport: core, driver, metadata replay, active controller.  Three clients read, write and compare-and-set registers
-(cluster configs, decided by the active controller like any other request), each from its own host, so their requests
-are affected like all others.  `run.py` plays a plan: `nemesis.py` executes its faults, and `invariants.py` checks every
+(cluster configs, decided by the active controller like any other request).  Each client has its own host, so faults
+affect its requests too.  `run.py` plays a plan: `nemesis.py` executes its faults, and `invariants.py` checks every
 step.  Then all faults end.  Within a bounded time there must be a leader, a new write, and equal images everywhere; the
 nodes must be quiet; and the clients' history must be linearizable.
 """
@@ -272,7 +272,7 @@ class QuorumWorld:
         host.process = host.run = host.node = host.replay = host.controller = None
 
     async def _main(self, host: Host, process: Process) -> None:
-        """Run the parts that `quorumlog_server/control_plane.py` wires together, without the controller service."""
+        """Run the parts that `quorumlog_server/control_plane.py` wires together, except the node service."""
         sources = Sources.seeded(self.random.getrandbits(64), self._wall_ms)
         transport = SimulatedTransport(self.network, host.address)
         replay = Replay()
@@ -361,7 +361,10 @@ class QuorumWorld:
             self._serving.pop(number, None)
 
     def unanswered(self) -> tuple[str, float] | None:
-        """Return a running node whose call is overdue by a request timeout, and the time at which the call began."""
+        """Return a running node and the time at which one of its calls began that is overdue by a request timeout.
+
+        Return None if there is no such call.
+        """
         for process, began in self._serving.values():
             if process is not None and process.alive and self.loop.true_time() - began > 2 * REQUEST_MS / 1000:
                 return process.host, began
@@ -465,6 +468,11 @@ class QuorumWorld:
         return max(found, key=lambda host: host.node.epoch if host.node else 0) if found else None
 
     async def until(self, condition: Callable[[], bool], text: str, timeout_s: float) -> None:
+        """Wait until the condition holds, in virtual time.
+
+        Raises:
+            Violation: it does not hold in time, or an invariant was violated meanwhile.
+        """
         began = self.loop.true_time()
         while not condition():
             if self.broken.is_set():

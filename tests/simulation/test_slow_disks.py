@@ -50,7 +50,7 @@ def test_the_judge_expects_a_preferred_voter_to_lead_unless_its_disk_was_slow(sl
         for node_id in sorted(world.hosts):
             world.start(node_id)
         stop = world.start_clients()
-        await world.until(lambda: world.leader() is not None, "a leader is", START_S)
+        await world.until(lambda: world.leader() is not None, "a leader is elected", START_S)
         leader = world.leader()
         assert leader is not None
         assert leader.replay is not None
