@@ -1,7 +1,7 @@
 """`python -m bench [--tiny] [NAME…]`: run the benches one after another; each prints its parameters and figures.
 
-JSON goes to standard output and to `bench/results/NAME.json` (real size only), with a plot beside it where there is
-something to plot and matplotlib is installed (the `bench` extra).
+JSON goes to standard output, and with the real size also to `bench/results/NAME.json`.  Some benches add a plot beside
+that file, if matplotlib is installed (the `bench` extra).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def machine() -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--tiny", action="store_true", help="seconds instead of minutes; writes no result file")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES)}; all by default")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHES)}; all by default")
     options = parser.parse_args()
     end_in_order_on_sigterm()
     unknown = [name for name in options.names if name not in BENCHES]

@@ -1,11 +1,11 @@
-"""The time until other brokers lead and serve all partitions of a broker that led every partition and was killed.
+"""The time until other brokers lead and serve the partitions of a killed broker that led all of them.
 
 One voter and five brokers run as real processes on one machine.  Broker 11 leads all partitions.  Each partition has a
 second replica on one of the other four brokers, in turn, and all are in sync when 11 is killed with kill -9.
 
-With 100,000 partitions, five real brokers would take too long to create their replicas.  There, broker 11 and three of
-the others are fakes, which only register and send heartbeats.  To fail, 11 stops its heartbeats.  The remaining broker
-is real.  It has a quarter of the followers; the measurements that concern brokers come from this one.
+With 100,000 partitions, five real brokers would take too long to create their replicas.  There, the leader and three of
+the others are fakes, which only register and send heartbeats.  The leader fails by sending no more heartbeats.  The
+remaining broker is real.  It has a quarter of the followers, and all measurements of brokers come from it.
 
 The session timeout is not counted.  Time 0 is when the first batch of leader changes is appended (its timestamp in the
 metadata log).  The decision of that batch is made before time 0, and is added to the totals.  The measurements of each
@@ -179,7 +179,7 @@ async def _cluster(brokers: int) -> AsyncIterator[_Stage]:
 
 @dataclass
 class _Changes:
-    """The batches of leader changes of one fencing. end_offset: that of the last batch, which fences the broker."""
+    """The batches of leader changes of one fencing. end_offset: the end of the last batch, which fences the broker."""
 
     first_ms: int
     last_ms: int
@@ -188,7 +188,11 @@ class _Changes:
 
 
 class _Stage:
-    """fakes: None, or they include the leader. topics: (id, name), in the order in which brokers apply changes."""
+    """A running cluster.
+
+    fakes: the fake brokers, which include the leader; None if all brokers are real.
+    topics: (id, name), in the order in which brokers apply changes.
+    """
 
     def __init__(self, cluster: DevCluster, client: ControllerClient) -> None:
         self.cluster = cluster
@@ -203,7 +207,10 @@ class _Stage:
         return [node for node in self.cluster.nodes if node.role == BROKER]
 
     async def grow_to(self, size: int) -> None:
-        """Create topics with this many partitions; return when all replicas are in sync and the sample is written."""
+        """Create topics until there are `size` partitions.
+
+        Return when all replicas are in sync and the sample is written.
+        """
         rows = [[self.leader_id, self.follower_ids[index % FOLLOWERS]] for index in range(PARTITIONS_A_TOPIC)]
         assignment = [records_pb.IntList(values=row) for row in rows]
         missing = range(len(self.topics), size // PARTITIONS_A_TOPIC)
@@ -300,7 +307,10 @@ class _Stage:
         return acknowledged
 
     def _sample(self) -> list[tuple[str, int]]:
-        """Return partitions of the first, the last and other topics; of the last one, partitions of each broker."""
+        """Return partitions of the first, the last and some other topics.
+
+        They include the last partitions of each of these topics, so that every real follower has some.
+        """
         indexes = range(PARTITIONS_A_TOPIC)
         if self.fakes is not None:
             indexes = indexes[self.follower_ids.index(self.brokers[0].id) :: FOLLOWERS]
@@ -356,7 +366,7 @@ def _groups(values: list[str], size: int) -> Iterator[list[str]]:
 
 
 def _spread(values: Sequence[T], count: int) -> list[T]:
-    """Return `count` of the values at equal distances, including the first and the last; all if there are no more."""
+    """Return `count` values at equal distances, including the first and the last, or all if there are fewer."""
     if len(values) <= count:
         return list(values)
     return [values[position * (len(values) - 1) // (count - 1)] for position in range(count)]

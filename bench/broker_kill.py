@@ -1,11 +1,11 @@
-"""kill -9 of one of three brokers during writes with acks=all; the time for which partitions are unavailable.
+"""The time for which partitions are unavailable after kill -9 of one of three brokers, during writes with acks=all.
 
 There are three voters and three brokers, as real processes on one machine.  A topic has 6 partitions with three
 replicas each, and min.insync.replicas 2.  Each partition has a writer, which sends one record at a time and waits for
 its acknowledgement.  The killed broker leads two of the partitions and follows the others.  Each kill measures:
 
-    follower_stall_s  the longest wait of a writer to a partition of another leader, whose ISR has the killed broker
-    leader_stall_s    the same for a partition that the killed broker led
+    follower_stall_s  the longest wait of a writer to a partition that the killed broker follows
+    leader_stall_s    the longest wait of a writer to a partition that the killed broker led
 
 Each is measured with `broker.fence.on.refusal` and without; without it, most of the wait is the session timeout (6 s).
 """

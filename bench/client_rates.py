@@ -22,7 +22,7 @@ from quorumlog.testing import standalone
 SIZE = 100
 CALL_TIMEOUT_S = 30
 Work = Callable[[str, str, int], Awaitable[tuple[float, int]]]
-"""Of the bootstrap address, the topic and the number of records; returns seconds of CPU time and a checksum."""
+"""A function that takes bootstrap address, topic and number of records, and returns CPU seconds and a checksum."""
 
 
 def run(tiny: bool) -> dict[str, Any]:

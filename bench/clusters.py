@@ -1,6 +1,6 @@
-"""The two clusters that `comparison` measures, each with 3 controllers and 3 brokers, a process each.
+"""The two clusters that `comparison` measures: 3 controllers and 3 brokers each, every node in a process of its own.
 
-Both can be stopped (SIGSTOP) while the other one is measured, so that only one takes processor time.
+Each cluster can be suspended (SIGSTOP) while the other one is measured, so that only one takes processor time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CONTROLLERS, BROKERS = (1, 2, 3), (11, 12, 13)
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that serves.
+    """A running cluster.
 
     pids: its processes, by node id.  start_s: the time from the first process until all brokers serve.
     logs: the log files of all nodes.
@@ -80,7 +80,7 @@ class Cluster:
 
     @contextmanager
     def stopped(self, node: int) -> Iterator[None]:
-        """Stop one node for the length of the block."""
+        """Suspend one node (SIGSTOP) inside the context."""
         os.kill(self.pids[node], signal.SIGSTOP)
         try:
             yield
@@ -150,7 +150,7 @@ def wait_until_whole(bootstrap: str, brokers: int = 3) -> None:
                 return
         if time.monotonic() > deadline:
             raise RuntimeError(f"{bootstrap} is not whole after {TIMEOUT_S:g} s")
-        time.sleep(0.05)  # other processes, which send no event: poll
+        time.sleep(0.05)  # polls, because the other processes send no event
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """The latency of producers while logs are compacted: quorumlog beside Apache Kafka.
 
 A producer sends records of 1 KB at a fixed rate to a topic with one partition; the figure is the time from `produce` to
-the acknowledgement.  Another topic holds records of 1 KB with few keys.  First it is not compacted.  Then its
-`cleanup.policy` becomes `compact`, and its cleaners on all brokers read and replace its segments.
+the acknowledgement.  Another topic holds records of 1 KB with few keys.  First this topic is not compacted.  Then its
+`cleanup.policy` becomes `compact`, and the cleaners of all brokers read and replace its segments.
 
 A record counts as sent beside the cleaner if the cleaner used processor time in the same tenth of a second.  The
 cleaner is a process of its own in quorumlog, and a thread of the broker in Kafka.  `worse` is the percentile beside the
@@ -33,7 +33,7 @@ REPLICAS: Final = 3
 KEYS: Final = 20_000
 LOOK_S: Final = 0.1
 IDLE_LOOKS: Final = 30
-"""The cleaner counts as ended after this many looks in which it used no processor time."""
+"""The number of consecutive looks without processor time of the cleaner after which it counts as ended."""
 CLEANER_THREAD: Final = "kafka-log-clean"
 CLEANER_MODULE: Final = "broker.log.cleaning"
 Sample = tuple[float, float]
@@ -44,8 +44,8 @@ class Size(NamedTuple):
     """How much is measured.
 
     records: records in the compacted topic.  rate: records a second.  alone_s: the time without the cleaner.
-    wait_s: the time in which the cleaner must start.
-    records_min: the least number of records beside the cleaner in a valid round.
+    wait_s: the time within which the cleaner must start.
+    records_min: the number of records beside the cleaner that a valid round needs.
     """
 
     rounds: int
@@ -110,7 +110,7 @@ def _figures(alone: Sequence[float], beside: Sequence[float], size: Size, spent_
 
 
 def _produce(cluster: Cluster, topic: str, size: Size, seconds: float, has_ended: Callable[[], bool]) -> list[Sample]:
-    """Send records at the rate until the time is over or `has_ended`; return a sample of each record."""
+    """Send records at the rate of `size` until the time is over or `has_ended()`; return a sample of each record."""
     sender, value = producer(cluster, 0, delivery_report_only_error=False), values_of(RECORD_BYTES)[0]
     samples: list[Sample] = []
 
@@ -179,7 +179,7 @@ class _CleanerWatch:
                 used += spent - self._seen.get(name, 0.0)
                 self._seen[name] = spent
             self.spent_s += used
-            self._busy.append(used > 0)  # before the time: `was_busy` reads both only after the thread has ended
+            self._busy.append(used > 0)  # `was_busy` reads both lists only after this thread has ended
             self._times.append(time.monotonic())
 
 

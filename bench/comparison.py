@@ -125,7 +125,7 @@ def _latency(cluster: Cluster, number: int, mode: str, rate: int, seconds: float
     for index in range(expected):
         wait_s = began + index / rate - time.monotonic()
         if wait_s > 0:
-            time.sleep(wait_s)  # the rate is what this row prescribes
+            time.sleep(wait_s)  # until the next record is due at this rate
         sender.produce(topic, b"%020d" % time.monotonic_ns() + bytes(LATENCY_BYTES - 20))
         sender.poll(0)
     flush(sender, topic)

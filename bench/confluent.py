@@ -109,7 +109,7 @@ def flush(sender: Producer, topic: str) -> None:
 
 
 def consume(cluster: Cluster, topic: str, partitions: int, count: int, **settings: Any) -> float:
-    """Return the seconds from the assignment to the last of `count` records.  settings: of `consumer`."""
+    """Return the seconds from the assignment to the last of `count` records.  settings: passed on to `consumer`."""
     reader = consumer(cluster, **settings)
     seen, began = 0, time.monotonic()
     reader.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
@@ -126,5 +126,5 @@ def consume(cluster: Cluster, topic: str, partitions: int, count: int, **setting
 
 
 def at(sorted_values: Sequence[float], share: float) -> float:
-    """Return the percentile of sorted values."""
+    """Return the percentile of sorted values.  share: 0 to 1, for example 0.99."""
     return sorted_values[min(int(len(sorted_values) * share), len(sorted_values) - 1)]

@@ -5,7 +5,7 @@ sends a request.
 load: one partition of the topic for groups holds a million committed offsets, 100 of each of 10,000 groups.  The
 partition's leader is stopped until another broker leads it; the figure is the time that this coordinator itself reports
 for its load.
-commits: 16 loops commit the offset of one partition in a group each, one commit after another.
+commits: 16 loops, each with a group of its own, commit the offset of one partition, one commit after another.
 joins: members of the classic protocol join an empty group, each with a connection of its own; then one more member
 joins, and all others join again.  The servers' processor time depends less on the load of the machine than the
 duration, which consists mostly of group.initial.rebalance.delay.ms (3 s in both clusters).
@@ -57,7 +57,7 @@ class Size(NamedTuple):
 
     groups: the number of groups, each with 100 committed offsets.
     idle_s, commit_s: the durations of the measurements of idle groups and of commits.
-    members: the members of each group that is joined.
+    members: the number of members of each group that the joins measure.
     moves: whether the coordinator of the committed offsets moves, so that they are loaded.
     """
 
@@ -176,7 +176,7 @@ async def _load(cluster: Cluster, size: Size) -> Figures:
     name = _group_names(1)[0]
     async with metadata.Cluster(cluster.bootstrap) as clients:
         groups = GroupClient(clients)
-        assert len(await groups.committed(name, TIMEOUT_S)) == PARTITIONS  # the load after the pause has ended
+        assert len(await groups.committed(name, TIMEOUT_S)) == PARTITIONS  # answered once any earlier load has ended
         coordinator = (await groups.calls.find(name, TIMEOUT_S)).broker_id
     ends = {path: path.stat().st_size for path in cluster.logs}
     before = cluster.processor_s()
@@ -191,12 +191,15 @@ def _wait_for_load(cluster: Cluster, ends: Mapping[Path, int], records_min: int)
     deadline = time.monotonic() + TIMEOUT_S
     while not (times := _loads_since(cluster, ends, records_min)):
         assert time.monotonic() < deadline, f"no load of {records_min:,} records was logged within {TIMEOUT_S:g} s"
-        time.sleep(CHECK_PAUSE_S)  # a line in a log: no event reports it
+        time.sleep(CHECK_PAUSE_S)  # polls, because no event reports a line in a log
     return times
 
 
 def _loads_since(cluster: Cluster, ends: Mapping[Path, int], records_min: int) -> list[int]:
-    """Return the milliseconds of each load of at least so many records that was logged after these ends."""
+    """Return the milliseconds of each load of at least `records_min` records.
+
+    ends: log files and positions; only lines after these positions count.
+    """
     found = []
     for path, end in ends.items():
         with path.open("rb") as file:
@@ -276,7 +279,7 @@ class _Member:
             assert reply.error_code == KafkaCode.REBALANCE_IN_PROGRESS, f"SyncGroup: {reply.error_code}"
 
     async def join_again(self) -> None:
-        """Join once a heartbeat says that there is a rebalance."""
+        """Join once a heartbeat reports a rebalance."""
         code = 0
         while code == 0:
             code = (await self._ask(Api.HEARTBEAT, HEARTBEAT_VERSION, generation_id=self._generation)).error_code
@@ -317,7 +320,7 @@ async def _joins(cluster: Cluster, group: str, count: int) -> Figures:
 
 
 async def _measured(cluster: Cluster, work: Sequence[Awaitable[None]]) -> tuple[float, float]:
-    """Return the seconds until all have ended, and the servers' processor time, at least its resolution of 0.01 s."""
+    """Return the seconds until all work has ended, and the servers' processor seconds, at least 0.01 (its unit)."""
     before, began = cluster.processor_s(), time.monotonic()
     await asyncio.gather(*work)
     return time.monotonic() - began, max(cluster.processor_s() - before, 0.01)

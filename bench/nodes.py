@@ -29,7 +29,10 @@ NO_ERROR = ApiError.NONE
 
 @contextlib.asynccontextmanager
 async def voters(count: int, port_base: int, options: Sequence[str] = ()) -> AsyncIterator[DevCluster]:
-    """Run `count` voters in a temporary folder, and delete the folder afterwards.  `options`: of each voter."""
+    """Run `count` voters in a temporary folder, and delete the folder afterwards.
+
+    options: arguments for the command line of each voter.
+    """
     with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as folder:
         cluster = dev_cluster.plan(Path(folder) / "cluster", count, 0, port_base, made_dir=True)
         for node in cluster.nodes:
@@ -53,7 +56,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
         while True:
             if await holds():
                 return
-            await asyncio.sleep(LOOK_S)  # no event reports it
+            await asyncio.sleep(LOOK_S)  # polls, because no event reports it
 
 
 class FakeBrokers:

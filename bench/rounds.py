@@ -1,6 +1,6 @@
 """Rounds that measure quorumlog and Apache Kafka alternately, and the rows of their results.
 
-Both clusters run during the whole bench.  While one is measured, the other one is stopped.  Each round measures both,
+Both clusters run during the whole bench.  While one is measured, the other one is suspended.  Each round measures both,
 in alternating order.  Without Java or Maven, only quorumlog is measured.
 
 `others_processor_share` is the share of the machine that neither the measured cluster nor the client took.  If it is
@@ -41,7 +41,7 @@ class Rounds:
     missing: str | None = None
 
     def result(self) -> dict[str, Any]:
-        """Return what a bench stores: medians of the rounds, their ratios and their ranges."""
+        """Return the data that a bench stores: medians of the rounds, their ratios and their ranges."""
         return {
             "rounds": self.count,
             "floors": floors(),

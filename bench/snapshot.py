@@ -1,9 +1,10 @@
-"""Snapshots of an image with a million partitions: their cost while they are taken, on disk, and when they are loaded.
+"""Snapshots of an image with a million partitions: stalls while they are taken, their size, and the time to load them.
 
 One voter, a real process, receives requests for commits and heartbeats one after another, each kind over its own
 connection: first without snapshots, then with one every two seconds.  The longest answer is the longest stall.  Aim: no
-stall above 50 ms.  Then the voter is killed and restarted from its snapshot, and this process loads the snapshot's
-image alone.  Bytes per partition are those of the file.
+stall above 50 ms.  The bench also measures the time in which the killed voter restarts from its log alone and from a
+snapshot, and the time in which this process loads the snapshot's image.  Bytes per partition are computed from the size
+of the snapshot file.
 """
 
 from __future__ import annotations

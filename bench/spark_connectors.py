@@ -1,18 +1,18 @@
 """This data source beside Spark's own Kafka connector: rows written, read and streamed, and the time of a micro-batch.
 
-Both connectors run in one Spark (`local[2]`), and each round begins with another one, after a warm-up of both.  Spark's
-connector is measured if `python -m tests.differential` has installed it.  Each connector has a broker of its own kind,
-in one process: ours acknowledges durable records, and Apache Kafka records in memory; these are their defaults.  The
-jars of Apache Kafka are those of `python -m tests.clients`.  The checksum of the rows that are read must be that of the
-rows that were written.
+Both connectors run in one Spark (`local[2]`).  After a warm-up of both, they take turns in being the first of a round.
+Spark's connector is measured if `python -m tests.differential` has installed it.  Each connector has a broker of its
+own kind, in one process.  By default, ours acknowledges records that are durable, and Apache Kafka records that are in
+memory.  The jars of Apache Kafka are the ones of `python -m tests.clients`.  Written and read rows must have the same
+checksum.
 
 Spark's connector writes without Kafka's idempotence.  With it, writes to 32 partitions end with a timeout after 120 s:
 the broker refuses the repetitions of a batch (OutOfOrderSequenceException, kafka-clients 3.9.2, Apache Kafka 4.4.0).
 
-The rate of a stream counts its one batch; `streams` has the time before a query's first batch, and that of batches with
-50 rows.
+The rate of a stream is the rate of its single batch.  `streams` has the time until a query's first batch, and the time
+of a batch with 50 rows.
 
-`made` is the upper limit of a read: a data source in Python that returns Arrow batches which are ready before the read.
+`made` is the upper limit of a read: the rate of a data source in Python whose Arrow batches exist before the read.
 
 BENCH_TINY_WITH_KAFKA=1 includes Spark's connector and Apache Kafka in a `--tiny` run.
 """
@@ -96,7 +96,7 @@ class _MicroBatch(NamedTuple):
 
 
 class _Stream(NamedTuple):
-    """start_s: from the start of the query to the start of its first batch with rows.  batches: those with rows."""
+    """start_s: from the start of the query to the start of its first batch with rows.  batches: all that had rows."""
 
     start_s: float
     batches: list[_MicroBatch]

@@ -50,7 +50,7 @@ READ_BYTES: Final = 100
 READ_PARTITIONS: Final = 12
 READ_TRANSACTION: Final = 500
 SHARE_OF_ASYNCIO: Final = 4
-"""The asyncio client gets this part of the records, because it accepts each one."""
+"""The number of records is divided by this for the asyncio client, because it accepts each record separately."""
 FORM_PAUSE_S: Final = 0.2
 PARALLEL: Final = 8
 DECISIONS: Final = ("__transaction_state", "__share_group_state")
