@@ -1,7 +1,7 @@
 """A program of a user: writes rows, reads them back in a batch and a stream, and prints the outcome as JSON.
 
-`cluster_job.py URL BOOTSTRAP FOLDER`, where the URL is that of a master (spark://, or local-cluster[…]) or of a Spark
-Connect server (sc://).
+`cluster_job.py URL BOOTSTRAP FOLDER`: the URL names a master (spark://, or local-cluster[…]) or a Spark Connect server
+(sc://).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def outcome(spark: SparkSession, bootstrap: str, folder: str) -> dict[str, Any]:
     writer = values.selectExpr("cast(value as string) as value").writeStream.format("parquet")
     writer = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
     lags: Queue[int] = Queue()
-    # it stays until the end: Spark Connect's client hangs if it removes a listener while an event arrives
+    # the listener is never removed: Spark Connect's client hangs if it removes one while an event arrives
     spark.streams.addListener(LagListener(lambda query, lag: lags.put(sum(lag.values()))))
     writer.start(f"{folder}/table").awaitTermination()
     reported = [lags.get(timeout=LAG_TIMEOUT_S)]
@@ -64,7 +64,7 @@ def outcome(spark: SparkSession, bootstrap: str, folder: str) -> dict[str, Any]:
     refused = ""
     try:
         spark.read.format("quorumlog").option("subscibe", "t").option("bootstrap.servers", bootstrap).load().count()
-    except Exception as error:  # a user sees its text; its class differs
+    except Exception as error:  # its class depends on the kind of session, its text does not
         refused = next((line for line in str(error).splitlines() if "OptionError:" in line), str(error))
     found = numbers.agg(
         F.count_distinct("value").alias("count"),

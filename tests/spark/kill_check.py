@@ -87,5 +87,5 @@ def problems(
 
 
 def duplicates(rows: Sequence[tuple[Row, str]]) -> int:
-    """Return how many rows exist beyond the first of each."""
+    """Return the number of copies of rows: for each row, those after the first."""
     return len(rows) - len({row for row, _ in rows})

@@ -52,7 +52,7 @@ class Pauses:
 
     settle: between two faults, after the cluster has recovered from the first one.
     down: until a killed node is started again.
-    suspended: how long SIGSTOP lasts; by default shorter and longer than a broker's session.
+    suspended: how long SIGSTOP lasts; the default range begins below a broker's session and ends above it.
     """
 
     settle: tuple[float, float] = (1.0, 8.0)

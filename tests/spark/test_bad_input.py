@@ -1,4 +1,4 @@
-"""Bad input that only shows while a query runs: the last line of Spark's error names the option, the topic or the row.
+"""Bad input that is found only while a query runs: the last line of Spark's error names option, topic or row.
 
 The options themselves are tested without Spark (`tests/unit/pyspark_quorumlog/test_options.py`).
 """
@@ -25,7 +25,7 @@ SHORT = {"kafkaConsumer.pollTimeoutMs": "1500", "fetchOffset.retryIntervalMs": "
 
 
 def last_line(work: Callable[[], Any]) -> str:
-    """The last line of the traceback that Spark shows, without the modules of the error's class."""
+    """Return the last line of the traceback that Spark shows, without the modules of the error's class."""
     with pytest.raises(PySparkException) as refused:
         work()
     traceback, _, _ = str(refused.value).partition(" SQLSTATE: ")
@@ -55,7 +55,7 @@ def write(spark: SparkSession, bootstrap: str, select: str, **options: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["batch", "stream", "write"])
-def test_brokers_that_cannot_be_reached_at_the_start(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_brokers_that_never_answer_are_named(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     with socket.socket() as unused:  # bound, and not listening
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -71,7 +71,7 @@ def test_brokers_that_cannot_be_reached_at_the_start(spark: SparkSession, tmp_pa
     assert line.endswith(f"; check the option bootstrap.servers ({address}), and that brokers run")
 
 
-def test_brokers_that_cannot_be_reached_any_more(spark: SparkSession, filled: ThreadedBrokers, tmp_path: Path) -> None:
+def test_brokers_that_answer_no_longer_are_named(spark: SparkSession, filled: ThreadedBrokers, tmp_path: Path) -> None:
     bootstrap = filled.brokers.bootstrap
     stream(spark, bootstrap, tmp_path, subscribe="t")
     for node_id in (1, 2):
@@ -81,13 +81,15 @@ def test_brokers_that_cannot_be_reached_any_more(spark: SparkSession, filled: Th
     assert f"check the option bootstrap.servers ({bootstrap})" in line
 
 
-def test_a_checkpoint_of_another_topic(spark: SparkSession, filled: ThreadedBrokers, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_topic_is_refused(spark: SparkSession, filled: ThreadedBrokers, tmp_path: Path) -> None:
     stream(spark, filled.brokers.bootstrap, tmp_path, subscribe="t")
     line = last_line(lambda: stream(spark, filled.brokers.bootstrap, tmp_path, subscribe="u"))
     assert line.startswith("DataLossError: t-0 is not part of the query any more; it was read up to 10")
 
 
-def test_a_checkpoint_of_another_cluster(spark: SparkSession, filled: ThreadedBrokers, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_cluster_is_refused(
+    spark: SparkSession, filled: ThreadedBrokers, tmp_path: Path
+) -> None:
     stream(spark, filled.brokers.bootstrap, tmp_path, subscribe="t")
     filled.run(filled.brokers.delete("t"))
     filled.run(filled.brokers.create("t", [1]))
@@ -95,7 +97,7 @@ def test_a_checkpoint_of_another_cluster(spark: SparkSession, filled: ThreadedBr
     assert line.startswith("DataLossError: t-0: start offset 10 is beyond the end 0 of the log")
 
 
-def test_a_topic_that_vanishes(spark: SparkSession, filled: ThreadedBrokers, tmp_path: Path) -> None:
+def test_a_topic_that_was_deleted_is_named(spark: SparkSession, filled: ThreadedBrokers, tmp_path: Path) -> None:
     stream(spark, filled.brokers.bootstrap, tmp_path, subscribe="t,u")
     filled.run(filled.brokers.delete("t"))
     line = last_line(lambda: stream(spark, filled.brokers.bootstrap, tmp_path, subscribe="t,u"))
@@ -118,6 +120,8 @@ def test_a_topic_that_vanishes(spark: SparkSession, filled: ThreadedBrokers, tmp
         ("select 'k' as key, repeat('x', 2000000) as value", "ClusterError: t-0: a batch of 1 record"),
     ],
 )
-def test_rows_that_cannot_be_written(spark: SparkSession, filled: ThreadedBrokers, select: str, expected: str) -> None:
+def test_rows_that_cannot_be_written_are_named(
+    spark: SparkSession, filled: ThreadedBrokers, select: str, expected: str
+) -> None:
     line = last_line(lambda: write(spark, filled.brokers.bootstrap, select, topic="t"))
     assert line.startswith(expected)

@@ -58,7 +58,7 @@ def server(folder: Path, ready: str, command: list[str]) -> Iterator[str]:
         while not (found := re.search(ready, log.read_text())):
             assert process.poll() is None, log.read_text()[-4000:]
             assert time.monotonic() < deadline, log.read_text()[-4000:]
-            time.sleep(0.1)  # another process, which sends no event: poll
+            time.sleep(0.1)  # polls, because the other process sends no event
         yield found[1]
     finally:
         process.terminate()

@@ -1,4 +1,4 @@
-"""Writes that become visible together and once, to a real broker; most tests do by hand what Spark's driver does."""
+"""Atomic writes, exactly once, to a real broker.  Most tests make the calls of Spark's driver and tasks themselves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _topics = (f"once-{number}" for number in itertools.count())
 
 
 class Topic:
-    """A topic with two partitions.  Its name is also that of a scope."""
+    """A topic with two partitions, and a scope with the same name."""
 
     def __init__(self, broker: Broker) -> None:
         self.name = next(_topics)

@@ -126,7 +126,7 @@ class Stream:
 def test_a_stream_continues_behind_a_transaction_once_it_is_decided(topic: Topic) -> None:
     undecided = topic.begin(6)
     stream = Stream(topic, startingOffsets="earliest")
-    start, _ = stream.batch(stream.reader.initialOffset())  # the first one is empty
+    start, _ = stream.batch(stream.reader.initialOffset())  # the first batch is empty
     position, values = stream.batch(start)
     assert (position, values) == ({topic.name: {"0": 8}}, [1, 2, 5])
     topic.commit(7)
@@ -138,7 +138,7 @@ def test_a_stream_continues_behind_a_transaction_once_it_is_decided(topic: Topic
 
 
 def test_a_position_beyond_the_last_stable_offset_is_no_loss(topic: Topic) -> None:
-    """It comes from a checkpoint of a query that read all records."""
+    """Such a position comes from the checkpoint of a query that read uncommitted records."""
     undecided = topic.begin(6)
     position = {topic.name: {"0": 9}}
     stream = Stream(topic)

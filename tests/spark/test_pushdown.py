@@ -1,4 +1,4 @@
-"""Why this source has no push-down of filters: Spark applies those of one query to other queries of the DataFrame.
+"""Why this source does not push filters down: Spark applies the pushed filters of one query to other queries.
 
 This test uses a source of its own.  If it fails, Spark was corrected, and push-down can be added from that version on.
 """

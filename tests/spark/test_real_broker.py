@@ -57,7 +57,7 @@ def test_a_stream_follows_its_topic(spark: SparkSession, quorumlog_broker: Broke
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(table)
     try:
         os.kill(broker.pid, signal.SIGSTOP)
-        time.sleep(2)  # the broker answers nothing for so long: nothing can be awaited
+        time.sleep(2)  # how long the broker does not answer; there is no event to wait for
         os.kill(broker.pid, signal.SIGCONT)
         write(spark, broker, 1700, 1800, 0)
         query.processAllAvailable()

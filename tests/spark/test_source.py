@@ -71,7 +71,7 @@ def test_rows_are_read_as_they_were_written(spark: SparkSession, cluster: Thread
 
 
 def test_keys_get_the_same_partitions_as_with_other_clients(spark: SparkSession, cluster: ThreadedBrokers) -> None:
-    from kafka.partitioner import murmur2  # kafka-python's, an implementation that is not ours
+    from kafka.partitioner import murmur2  # of kafka-python, an independent implementation
 
     cluster.run(cluster.brokers.create("t", [1, 2, 1, 2, 1]))
     write(numbers(spark, 500, 1), cluster, topic="t")

@@ -1,6 +1,7 @@
 """Streams in a real Spark, against brokers in this process.
 
-The planning of batches has its own tests, without Spark; these show that Spark's engine and its checkpoints fit it.
+The planning of batches has its own tests, without Spark.  These tests show that it works with Spark's engine and
+checkpoints.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Job:
         return sorted(row.value for row in self.spark.read.parquet(self.table).select("value").collect())
 
     def batch_ends(self) -> list[Any]:
-        """The end of each batch in the checkpoint."""
+        """Return the end of each batch in the checkpoint."""
         files = sorted((self.checkpoint / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
         return [json.loads(file.read_text().splitlines()[2]) for file in files]
 
@@ -76,7 +77,7 @@ def fill(cluster: ThreadedBrokers, topic: str, index: int, *values: int) -> None
 
 
 def last_line(error: PySparkException) -> str:
-    """The last line of the traceback that Spark shows: the error's class, without its modules, and message."""
+    """Return the last line of the traceback that Spark shows: the error's class, without its modules, and message."""
     traceback, _, _ = str(error).partition(" SQLSTATE: ")
     return re.sub(r"^[a-z_.]+\.(?=[A-Z])", "", traceback.strip().splitlines()[-1])
 
@@ -163,7 +164,7 @@ def test_a_batch_that_did_not_finish_is_repeated_after_a_restart(job: Job) -> No
 
 
 def uncommit(job: Job, batch: int) -> None:
-    """Make the batch one that did not finish."""
+    """Delete the commit of the batch, as if the batch had not finished."""
     (job.checkpoint / "commits" / str(batch)).unlink()
     (job.checkpoint / "commits" / f".{batch}.crc").unlink(missing_ok=True)
 
@@ -219,7 +220,7 @@ def test_a_checkpoint_of_sparks_own_source_is_continued(job: Job) -> None:
     job.run()
     log = job.checkpoint / "offsets" / "1"
     version, metadata, _ = log.read_text().splitlines()
-    log.write_text(f'{version}\n{metadata}\n{{"t":{{"1":1,"0":7}}}}')  # as Spark's writes it: no spaces, and no order
+    log.write_text(f'{version}\n{metadata}\n{{"t":{{"1":1,"0":7}}}}')  # as Spark's own: no spaces, any order
     (log.parent / ".1.crc").unlink(missing_ok=True)
     initial = job.checkpoint / "sources" / "0" / "0"
     initial.parent.mkdir(parents=True, exist_ok=True)
@@ -270,7 +271,7 @@ def test_the_complete_mode_appends_all_rows_of_each_batch(job: Job) -> None:
         ),
     ],
 )
-def test_a_refused_write_is_the_last_line(job: Job, options: dict[str, str], expected: str) -> None:
+def test_the_reason_for_a_refused_write_is_the_last_line(job: Job, options: dict[str, str], expected: str) -> None:
     with pytest.raises(PySparkException) as refused:
         copy(job, **options)
     assert last_line(refused.value).startswith(expected)
@@ -286,7 +287,7 @@ def test_a_refused_write_is_the_last_line(job: Job, options: dict[str, str], exp
         ({"subscribe": "nope"}, "OptionError: topic nope does not exist; kctl topics list"),
     ],
 )
-def test_a_refusal_is_the_last_line(job: Job, options: dict[str, str], expected: str) -> None:
+def test_the_reason_for_a_refusal_is_the_last_line(job: Job, options: dict[str, str], expected: str) -> None:
     job.options |= options
     with pytest.raises(PySparkException) as refused:
         job.run()
