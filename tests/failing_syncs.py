@@ -37,12 +37,15 @@ class _FileSystem(ctypes.Structure):
 
 
 _kept: list[object] = []
-"""Still called by open connections, because a connection may outlive the test that opened it."""
+"""Callbacks, kept because an open connection, which still calls them, may outlive the test that opened it."""
 
 
 @contextmanager
 def failing_syncs(fails: Callable[[str], bool]) -> Iterator[None]:
-    """Call `fails(path)` at each sync of databases opened meanwhile, on the syncing thread; True: the sync fails."""
+    """Let `fails(path)` decide whether a sync fails.
+
+    This applies to databases that are opened inside the context.  `fails` is called on the thread that syncs.
+    """
     library = ctypes.CDLL(_sqlite3.__file__)
     library.sqlite3_vfs_find.restype = ctypes.POINTER(_FileSystem)
     system = library.sqlite3_vfs_find(None).contents
@@ -67,7 +70,7 @@ def failing_syncs(fails: Callable[[str], bool]) -> Iterator[None]:
 
 
 def _with_sync(methods: int, path: str, fails: Callable[[str], bool]) -> int:
-    """The address of a copy of `methods` whose sync may fail."""
+    """Return the address of a copy of `methods` whose sync may fail."""
     copy = ctypes.create_string_buffer(ctypes.string_at(methods, _METHODS_SIZE), _METHODS_SIZE)
     slot = ctypes.c_void_p.from_buffer(copy, _SYNC_AT)
     assert slot.value is not None
@@ -80,7 +83,7 @@ def _with_sync(methods: int, path: str, fails: Callable[[str], bool]) -> int:
 
 @dataclass
 class FailingDisk:
-    """Fails one sync: the next one of the file named `fails`, after `spared` more.  Every other sync succeeds."""
+    """Fails one sync of the file named `fails`, after `spared` syncs of it have succeeded.  All other syncs succeed."""
 
     folder: Path
     fails: str | None = None
@@ -117,7 +120,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @contextmanager
 def failing_disk(folder: Path) -> Iterator[FailingDisk]:
-    """For databases opened meanwhile in `folder`, which may be new."""
+    """Yield a `FailingDisk` for databases that are opened in `folder` inside the context.  Create a missing folder."""
     folder.mkdir(exist_ok=True)
     disk = FailingDisk(folder)
     with failing_syncs(disk.sync):

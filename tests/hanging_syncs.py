@@ -1,4 +1,4 @@
-"""A directory whose disk hangs: its syncs wait until a test lets them go on."""
+"""A directory whose disk hangs: its syncs wait until a test lets them continue."""
 
 from __future__ import annotations
 

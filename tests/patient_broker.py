@@ -1,4 +1,4 @@
-"""A broker that leaves hanging transactions to the operator, so that a slow machine has time to look at one.
+"""A broker that leaves hanging transactions to the operator, so that a test on a slow machine has time to examine one.
 
 `python -m tests.patient_broker` takes the arguments of `python -m broker.cli`.
 """

@@ -42,7 +42,7 @@ class TransportKind(Protocol):
         """Run a scenario to its end on this kind's loop."""
 
     async def serve(self, handler: Handler, controller: ControllerHandler | None = None) -> tuple[Transport, str]:
-        """A transport that serves, and its HOST:PORT."""
+        """Return a transport that serves, and its HOST:PORT."""
 
     def nobody(self) -> str:
         """Return an address without a listener."""
@@ -140,7 +140,7 @@ class SimulatedTransports:
         return "nobody:9093"
 
     async def close(self) -> None:
-        """The network ends with the loop."""
+        """Do nothing, because the network ends with the loop."""
 
 
 def run_simulated(scenario: Callable[[], Awaitable[None]]) -> None:

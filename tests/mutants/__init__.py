@@ -34,11 +34,11 @@ class Mutant:
 
 
 def room_names() -> tuple[str, ...]:
-    """Every room with a table of mutants, sorted."""
+    """Return every room with a table of mutants, sorted."""
     return tuple(sorted(each.stem for each in Path(__file__).parent.glob("[a-z]*.py") if each.stem != "test_mutants"))
 
 
 def mutants_of(room: str) -> Sequence[Mutant]:
-    """The table of one room."""
+    """Return the table of one room."""
     mutants: Sequence[Mutant] = import_module(f"tests.mutants.{room}").MUTANTS
     return mutants

@@ -1,4 +1,4 @@
-"""Plant each mutant in a copy of the tree, and see that its tests notice: `python -m tests.mutants [ROOM…] [--name …]`.
+"""Plant each mutant in a copy of the tree, and check that a test fails: `python -m tests.mutants [ROOM…] [--name …]`.
 
 Exit status: 0 when every mutant was caught, 1 when one was not.
 """
@@ -26,9 +26,9 @@ _NOT_COPIED = shutil.ignore_patterns(".*", "*.egg-info")
 
 
 def outcome_of(mutant: Mutant, tree: Path) -> str:
-    """Run the tests of `mutant` in `tree`, a copy of the repository that has it for that time only.
+    """Run the tests of `mutant` in `tree`, a copy of the repository in which it is planted meanwhile.
 
-    "caught", "missed", "late" (still running after a minute), or "broken" (pytest could not run the tests).
+    Return "caught", "missed", "late" (still running after a minute), or "broken" (pytest could not run the tests).
     """
     path = tree / mutant.file
     text = path.read_text()
@@ -41,7 +41,7 @@ def outcome_of(mutant: Mutant, tree: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Change a module; its compiled form may look up to date by its time, and is deleted."""
+    """Write a module, and delete its compiled form, which could seem up to date by its time."""
     path.write_text(text)
     for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
         compiled.unlink()
@@ -71,12 +71,12 @@ def _run(selection: Sequence[str], tree: Path, deadline_s: int) -> str:
 def hunt(room: str, name: str, tree: Path) -> list[str]:
     """Print and return the outcome of each mutant of `room` that has `name` in its name.
 
-    First all their tests run on the product as it is: a test that fails anyway catches nothing.
+    First all their tests run on the unchanged product: a test that fails there catches nothing.
     """
     mutants = [mutant for mutant in mutants_of(room) if name in mutant.name]
     selection = sorted({test for mutant in mutants for test in mutant.caught_by})
     if selection and _run(selection, tree, DEADLINE_S * len(mutants)) != "missed":
-        print(f"broken   {room}: its tests fail, or do not end, on the product as it is")
+        print(f"broken   {room}: its tests fail, or do not end, on the unchanged product")
         return ["broken"]
     outcomes = []
     for mutant in mutants:
@@ -88,8 +88,8 @@ def hunt(room: str, name: str, tree: Path) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"of {', '.join(room_names())}; all by default")
-    parser.add_argument("--name", default="", help="only mutants with this in their name")
+    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"one of {', '.join(room_names())}; all by default")
+    parser.add_argument("--name", default="", help="only mutants whose name contains this")
     chosen = parser.parse_args()
     unknown = set(chosen.rooms) - set(room_names())
     if unknown:

@@ -33,7 +33,7 @@ class Checker:
         self._reads: dict[tuple[int, int], int] = {}  # (node, call) -> the committed end when the read began
         self._changes: set[tuple[int, int]] = set()
         self._lost: list[Disk] = []
-        self._committed_in: list[int] = []  # by the leader of which epoch
+        self._committed_in: list[int] = []  # the epoch in which each batch of `committed` was committed
         self._leaders: dict[int, int] = {}
         self._votes: dict[tuple[UUID, int], ReplicaKey] = {}
         self._batches: dict[tuple[int, int], tuple[Batch, int]] = {}  # (offset, epoch) -> batch, epoch before it
@@ -54,13 +54,16 @@ class Checker:
         assert epoch >= self._epochs.get(node_id, 0), f"{node_id} restarts in epoch {epoch}, was in {self._epochs}"
 
     def _below(self, start: int) -> list[Batch]:
-        """Check that a log which starts there continues from a committed batch."""
+        """Return the committed batches below `start`.  A log may start there only if one of them ends at `start`."""
         before = [batch for batch in self.committed if batch.end_offset <= start]
         assert (before[-1].end_offset if before else 0) == start, f"a log starts at {start}, of {self.end} committed"
         return before
 
     def wiped(self, node_id: int, lost: Disk) -> None:
-        """The node has another disk.  Promises of the last one are no longer its own, but it did hold the records."""
+        """Note that the node has another disk.
+
+        It need not keep the promises of the lost disk, but the records that this disk held still count as durable.
+        """
         self._epochs.pop(node_id, None)
         self._lost.append(lost)
 
@@ -150,13 +153,16 @@ class Checker:
             assert leader == election.leader_id, f"epoch {election.epoch} is led by {leader} and {election.leader_id}"
 
     def _unique(self, node_id: int, log: list[Batch], batch: Batch) -> None:
-        """Equal (offset, epoch) means an equal batch after an equal epoch: by induction, an equal log up to there."""
+        """Batches with equal (offset, epoch) are equal and follow batches of equal epochs.
+
+        By induction, the logs up to such a batch are equal.
+        """
         before = log[-1].epoch if log else 0
         same = self._batches.setdefault((batch.base_offset, batch.epoch), (batch, before))
         assert same == (batch, before), f"{node_id} appends {batch} after epoch {before}, elsewhere it is {same}"
 
     def _commit(self, node_id: int, offset: int) -> None:
-        """Check the batches below `offset`, which this node treats as committed, against those of other nodes."""
+        """Compare the batches below `offset`, which this node treats as committed, with those that others committed."""
         log, position = self._logs[node_id], self._confirmed[node_id]
         while position < len(log) and log[position].end_offset <= offset:
             batch = log[position]
@@ -168,7 +174,7 @@ class Checker:
                 assert core is not None
                 self.committed.append(batch)
                 self._committed_in.append(core.epoch)
-                # A step may commit under one voter set and append the next: then the committed one counts.
+                # A step may commit under one voter set and append the next, so a majority of either set is enough.
                 self.voters = (core.history.current, core.history.below(core.high_watermark)[0])
                 self._check_majority(batch)
             position += 1
@@ -224,7 +230,7 @@ class Checker:
                     self._check_majority(batch)
 
     def stepped(self) -> None:
-        """After every event."""
+        """Check the leaders after every event."""
         for node in self.lab.nodes.values():
             if node.core is not None and isinstance(node.core.role, Leader):
                 self._commit(node.id, node.core.high_watermark)

@@ -63,7 +63,7 @@ NOBODY = 0
 
 
 def directory(number: int) -> UUID:
-    """A directory id that shows its number in its first hexadecimal digits."""
+    """Return a directory id that shows its number in its first hexadecimal digits."""
     return UUID(int=number << 120 | 1)
 
 
@@ -124,7 +124,7 @@ class Disk:
         return replace(self._stored(), snapshots=self.usable)
 
     def _stored(self) -> StoredQuorum:
-        """Without the snapshots."""
+        """Return the stored quorum without its snapshots."""
         epochs: list[tuple[int, int]] = []
         for batch in self.batches:
             if not epochs or epochs[-1][0] != batch.epoch:
@@ -177,7 +177,7 @@ class Node:
     held: list[tuple[int, Message]] = field(default_factory=list)  # messages that wait for a write
     reads: list[ReadLog | ReadSnapshot] = field(default_factory=list)
     receiving: list[ReceiveSnapshot | StoreSnapshotPart | LoadSnapshot] = field(default_factory=list)
-    applied: int = 0  # the end that the core reported as committed and durable here
+    applied: int = 0  # the end that the core reported as committed and durable on this node
     calls: dict[int, Message] = field(default_factory=dict)  # requests being answered, by this node's number
     next_call: int = 1
 
@@ -250,7 +250,10 @@ class Lab:
         node.disk = Disk(node_id, directory(number))
 
     def _absent(self, node_id: int | None) -> int:
-        """Return the node of an address without a listener: one that has not started yet, or None if it has moved."""
+        """Return the target of a message to an address without a listener.
+
+        This is the node if it does not exist yet.  It is `NOBODY` if the node is unknown or has moved.
+        """
         return NOBODY if node_id is None or node_id in self.nodes else node_id
 
     def node_at(self, address: str) -> int | None:

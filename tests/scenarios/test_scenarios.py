@@ -290,7 +290,7 @@ class Scenario:
                 self.lab.tick(node_id)
                 self.tidy()
             else:
-                raise AssertionError(f"{node_id} wants a 21st tick")
+                raise AssertionError(f"{node_id} is still due after 20 ticks")
 
     def on_wire(self, words: list[str], act: Callable[[Message], None]) -> None:
         chosen = [message for message in self.lab.wire if matches(message, words)]
@@ -333,7 +333,7 @@ class Scenario:
                 while node.receiving and node.id not in self.hung:
                     self.lab.receive(node.id)
             self.tidy()
-        raise AssertionError("no rest after 200 rounds")
+        raise AssertionError("messages or disk work are left after 200 rounds")
 
     def live(self, words: list[str]) -> None:
         for _ in range(int(words[0]) // 100):

@@ -22,7 +22,7 @@ MODULES = {"broker": "broker.cli", "quorum-node": "quorumlog_server.quorum_node"
 
 
 def environment() -> dict[str, str]:
-    """Our environment, without variables that a user's shell may have set for the programs under test."""
+    """Return this process's environment, without variables that a shell may have set for the programs under test."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("QUORUMLOG_", "KCTL_"))}
     return {**kept, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
 
@@ -46,7 +46,7 @@ def run_kctl(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedPro
 
 @dataclass
 class Server:
-    """A running server; `fields` are those of its ready line."""
+    """A running server.  fields: the fields of its ready line."""
 
     process: subprocess.Popen[str]
     ready_line: str = ""
@@ -67,7 +67,7 @@ StartServer = Callable[..., Server]
 
 @contextmanager
 def starter() -> Iterator[StartServer]:
-    """Starts servers, each until its ready line or its end; none outlives the block."""
+    """Yield a function that starts a server and waits for its ready line or end.  No server outlives the context."""
     with ExitStack() as stack:
 
         def start(program: str, *arguments: str | Path) -> Server:

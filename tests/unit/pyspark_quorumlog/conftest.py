@@ -15,6 +15,6 @@ def cluster() -> Iterator[ThreadedBrokers]:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treat what no broker knows as deleted after a fraction of a second."""
+    """Treat topics and partitions that no broker knows as deleted after a fraction of a second."""
     for module in ("lookup", "reading", "stream_reading"):
         monkeypatch.setattr(f"pyspark_quorumlog.{module}.DELETED_AFTER_S", 0.2)

@@ -20,7 +20,7 @@ def clinic(monkeypatch: pytest.MonkeyPatch) -> Clinic:
 
 @pytest.fixture
 def diagnose(capsys: pytest.CaptureFixture[str]) -> Diagnose:
-    """Return the first finding of each word, and the exit code."""
+    """Return a function that runs doctor and returns the first finding with each word, and the exit code."""
 
     def diagnose(*arguments: str) -> tuple[dict[str, Any], int]:
         code = run(["doctor", "-o", "json", *arguments])
