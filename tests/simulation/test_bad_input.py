@@ -67,7 +67,7 @@ def test_wrong_bootstrap_addresses_are_named_and_form_no_cluster() -> None:
     [(encode([NoOp()]).replace(b"\x08\x01", b"\x08\x63", 1), "version"), (b"\xff\xff\xff", "")],
 )
 def test_a_record_of_a_newer_version_ends_the_node_and_is_named(payload: bytes, said: str) -> None:
-    """It is committed, but this program does not know its meaning.
+    """The record is committed, but this program does not know its meaning.
 
     No record is skipped, not even at the next start.
     """

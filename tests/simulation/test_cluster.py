@@ -61,7 +61,7 @@ QUICKLY_CAUGHT = {
     "a timeout does not raise the epoch",
     "a batch behind one that was refused for the moment is reported as a loss",
 }
-"""The others need more seeds than a test has time for: `python -m simulation --cluster --mutants`."""
+"""All other mutants need more seeds than a test has time for: `python -m simulation --cluster --mutants`."""
 MUTANT_SEEDS = 30
 MUTANT_FIRST_SEED = {
     "a damaged replica is silently replaced by an empty one": 31,
@@ -75,8 +75,10 @@ MUTANT_FIRST_SEED = {
     "a timeout does not raise the epoch": 63,
     "a transaction begins without a verification": 13,
 }
-"""The first seed of the search for a mutant, if not 0.  About one seed in 200 catches the one of the wall clock, one in
-20 the others."""
+"""The first seed of the search for a mutant, if not 0.
+
+About one seed in 200 catches the mutant of the wall clock, and one in 20 catches each of the others.
+"""
 
 totals = ClusterTotals()
 
@@ -90,7 +92,7 @@ def test_every_promise_holds(first: int) -> None:
 
 
 def test_rare_faults_occur() -> None:
-    """Runs after the seeds above.  A promise that no run challenges proves nothing."""
+    """This test runs after the seeds above.  A promise that no run challenges proves nothing."""
     if totals.seeds < SEEDS:
         pytest.skip("only part of the seeds were run")
     assert sum(totals.faults[kind] > 0 for kind in KINDS) > len(KINDS) * 3 // 4, totals.faults
@@ -192,7 +194,7 @@ CONDITIONS: dict[str, Callable[[ClusterPlan], bool]] = {
     "the real conversion of messages": lambda plan: plan.converts,
     "real files": lambda plan: plan.real_files,
 }
-"""What a run may have besides faults."""
+"""Properties of a run besides its faults."""
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
@@ -212,7 +214,7 @@ def output_of(seed: int, hash_seed: int) -> list[str]:
     )
     assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-2000:]
     assert not finished.stderr, finished.stderr[-2000:]
-    return [line for line in finished.stdout.splitlines() if not line.startswith("seeds ")]  # how long it took
+    return [line for line in finished.stdout.splitlines() if not line.startswith("seeds ")]  # that line has a duration
 
 
 @pytest.mark.parametrize("seed", [3, WITH_REAL_FILES, WITH_REAL_STORE, REBUILT])

@@ -1,4 +1,4 @@
-"""The judge of cluster runs: the histories that it accepts, and those that it reports."""
+"""The judge of cluster runs: the histories that it accepts, and the histories that it reports."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def answers_about(history: History, monkeypatch: pytest.MonkeyPatch) -> AnswerWa
 def test_an_acknowledgement_without_an_offset_is_checked_as_well(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A leader gives no offset for a batch that it had before and of which it has forgotten where it is."""
+    """A leader returns no offset for a repeated batch if it no longer knows the batch's offset."""
     answers = answers_about(history, monkeypatch)
     world = SimpleNamespace(watch=SimpleNamespace(answers=answers), acknowledged=0, by_leader_only=[])
     clients = cast(Clients, SimpleNamespace(world=world))
@@ -150,7 +150,7 @@ def test_deletions_before_an_unclean_election_was_observed_count_afterwards(hist
     assert history.start == 2
 
 
-def test_a_rebuilt_quorum_may_lack_only_what_its_survivor_lacks() -> None:
+def test_a_rebuilt_quorum_may_lack_only_records_that_its_survivor_lacks() -> None:
     watch, image = MetadataWatch(check, frozenset(), Counter()), ClusterImage()
     follower = Follower(1, lambda: 3)
     batches = [config_batch(offset, "a") for offset in range(3)]
@@ -161,7 +161,7 @@ def test_a_rebuilt_quorum_may_lack_only_what_its_survivor_lacks() -> None:
     assert watch.first_lacking(batches, 0) == 3
     assert watch.first_lacking(batches[:2], 0) == 2
     assert watch.first_lacking([batches[0], config_batch(1, "b"), batches[2]], 0) == 1
-    assert watch.first_lacking(batches[2:], 2) == 3, "a snapshot holds what is below the start of its log"
+    assert watch.first_lacking(batches[2:], 2) == 3, "a snapshot holds the records below the start of its log"
     assert [one.end_offset for one in watch.images_from(1)] == [1, 2, 3]
 
     after = watch.rebuilt(2)
@@ -292,7 +292,10 @@ def test_a_power_failure_loses_cached_writes_on_a_disk_that_the_last_process_cou
 
 @pytest.mark.parametrize(("has_record", "is_left"), [("both", False), ("leader", False), ("none", True)])
 def test_a_removal_after_the_loss_of_a_disk_may_leave_no_candidate(has_record: str, is_left: bool) -> None:
-    """Voter 3 lost its disk, and leader 1 appended the removal of voter 2: only the lost disk could complete 1."""
+    """Voter 3 lost its disk, and leader 1 appended the removal of voter 2.
+
+    The voters are then 1 and 3, so leader 1 has no majority without the lost disk.
+    """
     keys = [ReplicaKey(number, UUID(int=number)) for number in (1, 2, 3)]
     before = VoterSet(tuple(Voter(key, f"n{key.node_id}:9093") for key in keys))
     after = VoterSet((before.voters[0], before.voters[2]))
@@ -313,7 +316,7 @@ def test_a_removal_after_the_loss_of_a_disk_may_leave_no_candidate(has_record: s
 
 
 def test_nodes_that_are_starting_at_the_end_do_not_count_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run would end without its last checks.  Often all nodes restart when the faults end."""
+    """Otherwise many runs would end without their last checks, because often all nodes restart when the faults end."""
     hosts = {1: SimpleNamespace(plane=None), 2: SimpleNamespace(plane=None)}
     changes = VoterOrders(cast(ClusterWorld, SimpleNamespace(hosts=hosts)), cast(Orders, None))
     assert asyncio.run(changes.is_majority_left()), "no disk was lost"
@@ -356,7 +359,7 @@ def test_a_commit_of_an_earlier_generation_must_be_refused() -> None:
     judged.watch.joined("a", 1, [0])
     judged.watch.committed(0, 5, generation=1, newest=judged.watch.newest_generation)
     judged.watch.joined("b", 2, [0])
-    judged.watch.committed(0, 6, generation=1, newest=1)  # it was sent before that
+    judged.watch.committed(0, 6, generation=1, newest=1)  # this commit was sent before b joined
     assert not judged.violations
     judged.watch.committed(0, 7, generation=1, newest=judged.watch.newest_generation)
     assert len(judged.violations) == 1
@@ -377,7 +380,7 @@ def entry(key: bytes, value: bytes | None, at_ms: int = 0) -> Entry:
 
 
 def keyed_batch(base: int, *entries: Entry | None, epoch: int = 0) -> Committed:
-    """A batch whose records without entry were removed by compaction."""
+    """Return a batch.  An entry is None if compaction has removed the record."""
     present = tuple((base + place, one) for place, one in enumerate(entries) if one is not None)
     return Committed(base, base + len(entries), epoch, 0, (None,) * len(entries), present)
 
@@ -442,7 +445,7 @@ def test_a_compacted_batch_may_reach_above_the_end_only_after_an_unclean_electio
 def test_deletions_still_count_if_a_merged_batch_of_an_unclean_leader_begins_below(
     compacted: History, end: int, start: int
 ) -> None:
-    """end: of the leader's log.  A follower may begin at 3, but not above the end of its leader."""
+    """end: the end of the leader's log.  A follower may begin at 3, but not above the end of its leader."""
     compacted.start = 3
     assert compacted.start_over(0, 0, end) == 0, "its records have no marks"
     assert compacted.start == start
@@ -468,7 +471,10 @@ def test_no_value_returns_after_a_replica_has_lost_its_tombstone(compacted: Hist
 def test_a_log_that_is_opened_without_its_tail_may_lack_the_tombstones_of_the_tail(
     compacted: History, monkeypatch: pytest.MonkeyPatch, end: int, is_known: bool
 ) -> None:
-    """Its disk was restored from a backup, or lost what was not synced.  It fetches the tail again, as it is then."""
+    """The disk was restored from a backup, or lost data that was not synced.
+
+    The replica fetches the tail again, in the state that the tail has by then.
+    """
     evidence = Evidence(frozenset(), {})
     monkeypatch.setattr(evidence, "history", lambda key: compacted)
     watch = ReplicaWatch(evidence, *(cast(Any, SimpleNamespace(opened=lambda *_: None)),) * 3, lambda: 20.0, FORGETS_S)
@@ -518,7 +524,7 @@ def test_records_that_an_unclean_leader_had_compacted_are_not_compared() -> None
     assert history.has(keyed_batch(0, entry(b"a", b"1"), entry(b"a", b"2")))
 
 
-def test_a_deposed_leader_may_compact_what_it_has_committed_itself(compacted: History) -> None:
+def test_a_deposed_leader_may_compact_records_that_it_has_committed_itself(compacted: History) -> None:
     less = keyed_batch(0, entry(b"a", b"1"), None, None, entry(b"b", None))
     assert compacted.records is not None
     compacted.records.note(((4, entry(b"a", b"of the deposed leader")),), 10.0)
@@ -551,7 +557,7 @@ def test_the_retention_of_a_tombstone_begins_when_a_deposed_leader_commits_it(
 def test_a_replica_deletes_a_part_of_the_history_only_if_all_of_it_is_found(
     batches: list[Committed], expected: bool, compacted: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seed 200006409: a replica of a cut history had compacted what it deletes into one batch with later records."""
+    """Seed 200006409: in a replica of a cut history, compaction had merged deleted and later records into one batch."""
     monkeypatch.setattr(deletions, "batches_of", lambda *_: iter(batches))
     log = cast("PartitionLog", SimpleNamespace(start_offset=0, end_offset=5))
     assert deletions._is_part_of(compacted, log, 3) is expected

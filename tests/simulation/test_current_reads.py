@@ -84,8 +84,8 @@ def test_a_deposed_leader_that_is_not_paused_never_answers_stale(asked: str) -> 
         set_there = pb.SetPreferredControllersRequest(node_ids=[new.config.node_id])
         done: Any = await new.plane.service.call(rpcs.SET_PREFERRED_CONTROLLERS, set_there, 5000)
         assert done.result.error == "NONE"
-        assert old.plane.controller.active, "it cannot tell"
-        assert not old.plane.node.core.paused, "and was fetched from recently"
+        assert old.plane.controller.active, "the old leader does not know its successor"
+        assert not old.plane.node.core.paused, "the others have fetched from it recently"
         request = ASKED[asked](old.config.node_id)
         reply: Any = await old.plane.service.call(rpc_of(request), request, 10_000)
         assert (reply.result.error, reply.result.retriable) == ("NOT_CONTROLLER", True), reply
@@ -96,7 +96,7 @@ def test_a_deposed_leader_that_is_not_paused_never_answers_stale(asked: str) -> 
         read: Any = await old.plane.service.call(
             rpcs.DESCRIBE_PREFERRED_CONTROLLERS, pb.DescribePreferredControllersRequest(), 10_000
         )
-        assert list(read.node_ids) == [new.config.node_id], "through the node that was deposed, forwarded"
+        assert list(read.node_ids) == [new.config.node_id], "the deposed node forwards the read"
 
     quiet()
     world = World(3, voters=3, brokers=0)

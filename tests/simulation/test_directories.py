@@ -20,7 +20,7 @@ BROKER = 11
 
 
 def test_a_replica_with_an_unreported_failed_directory_is_not_recreated() -> None:
-    """Acknowledged records would be lost, and an empty log would be treated as the one that held them."""
+    """Otherwise acknowledged records would be lost: an empty log would be treated as the log that held them."""
     quiet()
     world = World(3, voters=1, brokers=1, directories=2)
     host = world.hosts[BROKER]

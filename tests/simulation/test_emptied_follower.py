@@ -1,4 +1,4 @@
-"""A follower whose log retention has emptied, under an uncleanly elected leader."""
+"""A follower whose log was emptied by retention, under an uncleanly elected leader."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Story:
         )
 
     async def empty(self, node_id: int) -> None:
-        """As retention does at its next turn: everything that is committed is too old."""
+        """Delete all committed records, as retention does when all of them are too old."""
         log, broker = self.log(node_id), self.world.hosts[node_id].broker
         assert broker is not None
         log.advance_start_offset(log.high_watermark)
@@ -126,7 +126,10 @@ def test_an_emptied_follower_of_an_unclean_leader_joins_the_isr_with_all_that_th
 
 
 def test_the_watermark_of_an_emptied_follower_decreases_with_its_log() -> None:
-    """The unclean leader ends below it, so the follower gives up committed records, as the election permits."""
+    """The unclean leader's log ends below that watermark.
+
+    So the follower gives up committed records, as the election permits.
+    """
     story = Story()
     seen: list[tuple[int, int, int]] = []
 

@@ -27,7 +27,7 @@ def test_record_that_is_committed_twice_is_reported() -> None:
     assert problem.startswith("I22")
 
 
-def test_record_below_the_offset_at_which_a_replica_started_over_may_come_again() -> None:
+def test_record_below_the_offset_at_which_a_replica_started_over_may_be_repeated() -> None:
     history = a_history()
     assert history.add(a_batch(0, Mark(7, 0), Mark(8, 0)), 0.0, FORGETS_S) is None
     history.rebuilt_at = 2
@@ -43,8 +43,8 @@ def test_writer_with_a_record_that_the_rebuilt_replica_copies_is_still_known() -
     assert problem.startswith("I22")
 
 
-def test_each_batch_of_a_writer_that_was_silent_may_come_again_once() -> None:
-    """The producer had two batches in flight when it fell silent, and sends both again."""
+def test_each_batch_of_a_writer_that_paused_may_be_repeated_once() -> None:
+    """The producer had two batches in flight when it stopped sending, and later sends both again."""
     history = a_history()
     assert history.add(a_batch(0, Mark(7, 0)), 0.0, FORGETS_S) is None
     assert history.add(a_batch(1, Mark(7, 1)), 0.0, FORGETS_S) is None
@@ -55,7 +55,7 @@ def test_each_batch_of_a_writer_that_was_silent_may_come_again_once() -> None:
     assert problem.startswith("I22")
 
 
-def test_records_that_came_again_can_be_removed_by_an_unclean_election() -> None:
+def test_repeated_records_can_be_removed_by_an_unclean_election() -> None:
     history = a_history()
     assert history.add(a_batch(0, Mark(7, 0)), 0.0, FORGETS_S) is None
     assert history.add(a_batch(1, Mark(7, 0)), FORGETS_S, FORGETS_S) is None

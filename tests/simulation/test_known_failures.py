@@ -293,7 +293,7 @@ FAILED = {
     "a replica without a tombstone coordinates a scope": (600000031, {0, 2, 4, 6}),
     "a replica has left a directory whose failure is reported first": (710000449, {1}),
 }
-"""Seeds that failed before producers had pipelines."""
+"""Runs that failed before producers had pipelines: the seed, and the faults that are needed."""
 FAILED_WITH_PIPELINES = {
     "a changed producer id is read after a clean stop": (720000692, {0, 1, 5, 9}),
     "a batch arrives again after the abort of its transaction": (720100648, {0, 1, 2, 3}),

@@ -1,4 +1,4 @@
-"""The judge of transactions: the courses that it accepts, and those that it reports."""
+"""The judge of transactions: the courses that it accepts, and the courses that it reports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Run:
         return transaction
 
     def writes(self, transaction: Transaction, index: int, *, is_lost: bool = False) -> Mark:
-        """An acknowledged record of the transaction becomes committed, unless it is lost."""
+        """Acknowledge a record of the transaction, and commit it unless `is_lost`.  Return its mark."""
         self._number += 1
         mark = Mark(1, self._number)
         self.ledger.sends(transaction, [mark])
@@ -115,7 +115,7 @@ def test_an_undecided_record_must_not_be_passed(run: Run) -> None:
 
 
 def test_no_record_may_come_after_an_end_that_found_none(run: Run) -> None:
-    """A batch is so late that the marker comes first; it would begin a transaction that nobody ends."""
+    """A batch that arrives only after the marker would begin a transaction that nobody ends."""
     before, one = run.transaction(), run.transaction(asks=False)
     run.ledger.added(before, [SPOTS[0]])
     run.writes(before, 0)

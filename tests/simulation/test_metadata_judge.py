@@ -59,10 +59,10 @@ def topic(name: str) -> Any:
         (brokers(3, fenced=(1, 2)), (), (2,), True),
     ],
 )
-def test_an_unclean_election_needs_that_no_member_of_isr_or_elr_can_lead(
+def test_an_unclean_election_is_permitted_only_if_no_member_of_isr_or_elr_can_lead(
     watch: MetadataWatch, image: Any, isr: tuple[int, ...], elr: tuple[int, ...], is_allowed: bool
 ) -> None:
-    """Also in a topic that permits it, records are lost only if there is no other way."""
+    """Even a topic that permits unclean elections loses records only if no replica with all of them can lead."""
     old, new = partition(isr, elr), partition((3,), leader=3, epoch=1)
     if is_allowed:
         watch._judge_election(image, topic("loose"), old, new, Reason.UNCLEAN_ELECTION, KEY)
@@ -71,7 +71,7 @@ def test_an_unclean_election_needs_that_no_member_of_isr_or_elr_can_lead(
         watch._judge_election(image, topic("loose"), old, new, Reason.UNCLEAN_ELECTION, KEY)
 
 
-def test_only_its_leaders_request_or_its_own_election_brings_a_replica_into_the_isr(watch: MetadataWatch) -> None:
+def test_a_replica_joins_the_isr_only_by_a_request_of_its_leader_or_its_own_election(watch: MetadataWatch) -> None:
     watch._judge_growth("t-0", partition((1,), (2,)), partition((2,), (1,), leader=2), Reason.BROKER_UNFENCED)
     watch._judge_growth("t-0", partition((1,)), partition((1, 2), leader=1), Reason.ISR_EXPAND)
     with pytest.raises(AssertionError, match=r"^I18: \[3\] join the isr of t-0, and no leader asked for it"):
@@ -93,7 +93,7 @@ def test_the_last_members_of_isr_and_elr_stay(
         watch._judge_last(before, after, TOPIC, topic("t"), old, new)
 
 
-def test_the_checks_of_a_rebuilt_quorum_are_those_of_the_quorum_before(watch: MetadataWatch) -> None:
+def test_a_rebuilt_quorum_has_the_checks_of_the_quorum_before(watch: MetadataWatch) -> None:
     """Otherwise nobody checks, from then on, that a replica which joins an ISR has all committed records."""
     watch.on_joined = watch.on_elected = watch.on_unclean = watch.on_epoch = cast(Any, lambda *_: None)
     watch.has_crashed, watch.caching = lambda _: True, frozenset({"cached"})
@@ -123,7 +123,7 @@ def test_the_limit_of_a_leader_is_the_lowest_one_that_it_may_know(watch: Metadat
 
 
 def test_a_leader_that_keeps_an_old_limit_is_reported(watch: MetadataWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check must not believe the limit of the leader itself."""
+    """The check must not rely on the limit that the leader itself uses."""
     evidence = SimpleNamespace(metadata=watch, check=check)
     judge = ReplicaWatch(cast(Evidence, evidence), *cast(Any, (None,) * 5))
     monkeypatch.setattr(judge, "_check_on_disks", lambda *_: None)

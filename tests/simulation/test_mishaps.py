@@ -28,7 +28,7 @@ SEED = 1
 
 @pytest.mark.parametrize("error", [AssertionError("planted"), LookupError("planted")], ids=repr)
 def test_a_request_handler_of_a_broker_that_fails_is_a_violation(error: Exception) -> None:
-    """The connection closes, so that clients only see an error that they may repeat."""
+    """The connection closes, so clients see only an error after which they retry."""
 
     async def fails(*_: object, **__: object) -> None:
         raise error

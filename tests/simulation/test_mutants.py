@@ -1,4 +1,4 @@
-"""Known mistakes are found, each by its own check."""
+"""The simulator of the quorum finds known mistakes, and every mutant fits the function that it replaces."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Outage:
         return [] if now is None else [one for one, broker in image_of(now).brokers.items() if broker.fenced]
 
     async def fences_none(self, brokers: list[Host], seconds: float) -> None:
-        """Check often that none of the brokers is fenced: a live one is soon unfenced again."""
+        """Check often that none of the brokers is fenced, because a live broker is soon unfenced again."""
         for _ in range(round(seconds / 0.01)):
             await asyncio.sleep(0.01)
             assert not {broker.config.node_id for broker in brokers} & set(self.fenced())

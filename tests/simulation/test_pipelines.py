@@ -44,10 +44,11 @@ OUT_OF_ORDER = KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 @dataclass
 class Leader:
-    """A cluster with one leader, and the connection to it.  It answers once no batch has arrived for a moment.
+    """A cluster with one leader, and the connection to it.  It answers each batch after 10 ms.
 
     script: the answers, in the order of the requests; after the last one, every batch is acknowledged.
-    received: the numbers of the first records of the batches.  unanswered: the greatest number of batches at a time.
+    received: the number of the first record of each batch.  lost: how often a request was reported as failed.
+    unanswered: the greatest number of unanswered batches at a time.
     """
 
     script: deque[Answer]

@@ -40,5 +40,5 @@ def test_a_replica_that_was_seen_may_have_another_copy_only_in_a_directory_that_
     assert ends(watching(A, B), seen_in=B, failed=set()) == {B}
 
 
-def test_a_replica_that_was_not_seen_in_any_working_directory_is_gone() -> None:
+def test_a_replica_that_was_not_seen_in_any_working_directory_has_no_place() -> None:
     assert ends(watching(A, B), seen_in=None, failed=set()) == frozenset()

@@ -37,7 +37,7 @@ def test_every_promise_holds(first: int) -> None:
 
 
 def test_rare_faults_occur() -> None:
-    """Runs after the seeds above.  A promise that no run challenges proves nothing."""
+    """This test runs after the seeds above.  A promise that no run challenges proves nothing."""
     if totals.seeds < SEEDS:
         pytest.skip("only part of the seeds were run")
     assert all(totals.faults[kind] > 0 for kind in (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)), totals.faults
@@ -68,7 +68,7 @@ def output_of(seed: int, hash_seed: int) -> list[str]:
         check=False,
     )
     assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-2000:]
-    return [line for line in finished.stdout.splitlines() if not line.startswith("seeds ")]  # how long it took
+    return [line for line in finished.stdout.splitlines() if not line.startswith("seeds ")]  # that line has a duration
 
 
 def test_the_digest_is_the_same_with_and_without_a_trace() -> None:
@@ -113,7 +113,7 @@ def test_the_time_of_a_single_seed_includes_its_run(
     assert "seeds         1 in 4.0 s (0.2 per second)" in capsys.readouterr().out
 
 
-def test_the_command_can_go_on_after_a_failing_seed(
+def test_the_command_can_continue_after_a_failing_seed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["simulation", "--seeds", "0:3", "--keep-going"])

@@ -53,7 +53,7 @@ class Run:
 
     @property
     def committed(self) -> PartitionImage | None:
-        """Of the active controller."""
+        """The partition in the committed image of the active controller."""
         return self.seen_by(self.world.active())
 
     @property
@@ -70,7 +70,7 @@ class Run:
         return None if hosted is None or hosted.log is None else hosted.log.end_offset
 
     async def when(self, condition: Condition, what: str, timeout_s: float = 60.0) -> None:
-        """As `World.until`, but checking often enough to see states that last for one message delay."""
+        """Do the same as `World.until`, but check often enough to see states that last for one message delay."""
         began = self.world.loop.time()
         while not condition(self):
             assert self.world.loop.time() - began < timeout_s, f"not within {timeout_s} s: {what}; {self.committed}"
@@ -126,7 +126,7 @@ class Run:
             await asyncio.sleep(0.02)
 
     async def check(self, cluster: Cluster, replicas: tuple[int, ...] | None) -> None:
-        """Check that everything has ended with these replicas (None: any), and that nothing is lost."""
+        """Check that the reassignment has ended with these replicas (None: any), and that no record is lost."""
         world = self.world
         for host in world.hosts.values():
             if host.process is None:
@@ -143,7 +143,7 @@ class Run:
         )
         await world.until(
             lambda: all((self.end_on(each) is not None) == (each in everyone) for each in range(11, 17)),
-            "just the replicas have one",
+            "exactly the replicas have a log",
         )
         await world.until(lambda: len({image_digest(host) for host in world.hosts.values()}) == 1, "images are equal")
         plane = world.brokers[0].plane
@@ -155,7 +155,7 @@ class Run:
         assert len(read) == len(set(read.values())) == len(self.acknowledged)
 
     def play_and_check(self, story: Callable[[Run], Any], replicas: tuple[int, ...] | None) -> None:
-        """`story` while a producer writes; then `check`, which asserts the conditions that hold after any of them."""
+        """Run `story` while a producer writes, and then `check`, whose conditions must hold after every story."""
 
         async def whole() -> None:
             self.world.start_all()
@@ -246,7 +246,7 @@ def test_the_controller_is_killed_at_every_step_of_one_reassignment() -> None:
     async def story(run: Run) -> None:
         asked = asyncio.ensure_future(run.ask(14, 15, 16, throttle=THROTTLE // 10))
         await run.when(STEPS["before the new replicas start"], "it has begun")
-        run.world.kill(16)  # so that it cannot end between two steps
+        run.world.kill(16)  # so that the reassignment cannot end between two steps
         await run.kill_controller()
         await run.when(STEPS["while they catch up"], "they catch up")
         await run.kill_controller()
@@ -264,7 +264,7 @@ def test_the_controller_is_killed_at_every_step_of_one_reassignment() -> None:
 @pytest.mark.parametrize("step", ["while they catch up", "in sync but not switched"])
 def test_a_target_broker_is_killed_during_a_reassignment(step: str) -> None:
     async def story(run: Run) -> None:
-        run.world.kill(16)  # so that it cannot end before 14 is missed
+        run.world.kill(16)  # so that the reassignment cannot end before 14 has left the ISR
         await run.ask(14, 15, 16, throttle=THROTTLE)
         await run.when(STEPS[step], step)
         run.world.kill(14)
@@ -284,7 +284,7 @@ def test_a_target_broker_is_killed_during_a_reassignment(step: str) -> None:
 def test_a_reassignment_is_cancelled_while_the_controller_is_killed(step: str) -> None:
     async def story(run: Run) -> None:
         await run.ask(14, 15, 16, throttle=THROTTLE)
-        run.world.kill(16)  # so that it cannot end before it is cancelled
+        run.world.kill(16)  # so that the reassignment cannot end before it is cancelled
         await run.when(STEPS[step], step)
         cancelling = asyncio.ensure_future(run.ask())
         await run.when(lambda run: run.pending is not None and not run.pending.reassigning, "cancelled, perhaps")

@@ -22,7 +22,7 @@ def quiet() -> None:
 
 
 async def fenced_after(world: World, broker: Host) -> float:
-    """Return the seconds until the active controller has fenced it."""
+    """Return the seconds until the active controller has fenced the broker."""
     broker_id = broker.config.node_id
     return await world.until(
         lambda: (leader := world.active()) is not None and image_of(leader).brokers[broker_id].fenced,
@@ -32,7 +32,7 @@ async def fenced_after(world: World, broker: Host) -> float:
 
 
 async def steady(world: World) -> Host:
-    """Wait until all run and have sent heartbeats; return a broker."""
+    """Wait until all nodes run and all brokers have sent heartbeats; return a broker."""
     await up(world)
     await asyncio.sleep(3)
     return world.brokers[1]
@@ -53,8 +53,8 @@ def test_a_killed_broker_is_fenced_within_two_seconds(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_stopped_broker_has_its_full_session(seed: int) -> None:
-    """Its kernel accepts connections for it."""
+def test_a_suspended_broker_has_its_full_session(seed: int) -> None:
+    """Its connections are not refused, because the kernel accepts them."""
     world = World(seed)
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""The judge of transaction scopes: the courses that it accepts, and those that it reports."""
+"""The judge of transaction scopes: the courses that it accepts, and the courses that it reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPOT = Spot(RESULTS, 0)
 
 
 class Judged:
-    """A judge that hears what its driver asks for, which answers it gets, and what becomes visible."""
+    """A judge, to which tests report the requests of drivers, their answers, and the records that become visible."""
 
     def __init__(self) -> None:
         evidence = Evidence(frozenset(), {})
@@ -34,7 +34,7 @@ class Judged:
         return run
 
     def begin(self, run: ScopeRun, *, has_records: bool = True) -> Attempt:
-        """A producer has begun, and its record was acknowledged."""
+        """Report that a producer has begun and, unless `has_records` is false, that its record was acknowledged."""
         number = next(self._numbers)
         attempt = self.watch.begun(run, f"{number}", (number, 0), was_fenced=False)
         if has_records:
@@ -42,7 +42,7 @@ class Judged:
         return attempt
 
     def decide(self, attempt: Attempt, *, commits: bool) -> None:
-        """The marker of the producer becomes committed."""
+        """Report that the marker of the producer is committed."""
         attempt.transaction.ends[SPOT] = commits
         self.ledger.on_end(attempt.transaction, SPOT, commits)
 
@@ -55,7 +55,7 @@ class Judged:
             self.decide(attempt, commits=False)
 
     def end(self, run: ScopeRun, sequence: int, *winners: Attempt) -> None:
-        """The end is acknowledged as the one that changed the scope."""
+        """Report an end that was requested, and acknowledged as the one that changed the scope."""
         self.watch.ended(self.watch.asks_to_end(run, sequence, winners), changed=True, sequence=sequence)
 
 
@@ -69,7 +69,7 @@ def violated(rule: str, action: Callable[[], object]) -> None:
         action()
 
 
-# What becomes visible
+# Records that become visible
 
 
 def test_the_winners_of_an_end_become_visible_and_no_others(judged: Judged) -> None:
@@ -253,7 +253,7 @@ def test_an_undecided_end_of_a_fenced_run_must_not_become_visible(judged: Judged
     violated("I44", lambda: judged.show(winner))
 
 
-def test_the_next_run_must_know_what_is_already_visible(judged: Judged) -> None:
+def test_the_next_run_must_know_an_end_that_is_already_visible(judged: Judged) -> None:
     run = judged.open(5)
     winner = judged.begin(run)
     judged.watch.asks_to_end(run, 0, [winner])
@@ -295,7 +295,7 @@ def test_the_epoch_of_a_run_must_be_new_and_above_those_before(judged: Judged) -
     judged.open(5)
     violated("I44", lambda: judged.open(4))
     violated("I44", lambda: judged.open(5))
-    judged.watch.opened(late, 4, NO_SEQUENCE)  # it was asked for before
+    judged.watch.opened(late, 4, NO_SEQUENCE)  # requested before the run of epoch 5 was open
     same = judged.watch.asks_to_open("another scope", OWNER, "run 5")
     judged.watch.opened(same, 5, NO_SEQUENCE)
 
@@ -323,7 +323,7 @@ def test_an_owner_that_resets_a_scope_begins_with_new_sequences(judged: Judged) 
     other = judged.open(6, owner="other", resets=True)
     again = judged.begin(other)
     judged.end(other, 0, again)
-    judged.show(again, undecided)  # it was decided before the reset
+    judged.show(again, undecided)  # the end of `undecided` was decided before the reset
     judged.watch.check_all()
 
 

@@ -35,7 +35,7 @@ def test_a_seed_replays_in_any_process() -> None:
     first = in_a_process_of_its_own(7, hash_seed=1)
     second = in_a_process_of_its_own(7, hash_seed=2)
     assert first == second
-    assert first["messages"] > 500, "the digest is that of a trace that is not empty"
+    assert first["messages"] > 500, "the trace is not empty"
     other = in_a_process_of_its_own(8, hash_seed=1)
     assert other["digest"] != first["digest"], "another seed gives another run"
 

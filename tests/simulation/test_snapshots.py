@@ -1,4 +1,4 @@
-"""Snapshots in a whole cluster in virtual time: nodes that are behind, new, wiped or restarted rejoin by them."""
+"""Snapshots in a whole cluster in virtual time: with them, nodes rejoin that are behind, new, wiped or restarted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLICY = SnapshotPolicy(log_bytes=1500, retain_bytes=3000)
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot every few records, and a log as short as possible."""
+    """Take a snapshot every few records, and keep the log as short as possible."""
     smoke.quiet()
     monkeypatch.setattr("quorumlog_server.control_plane.SnapshotPolicy", lambda **settings: POLICY)
 
@@ -67,7 +67,7 @@ async def placed(world: World, name: str, *broker_ids: int) -> None:
 
 
 def topics_on(host: Host) -> set[str]:
-    """Return the partitions of which it has a working replica."""
+    """Return the topics of which the host has a working replica."""
     assert host.broker is not None
     return {each.topic for each in host.broker.role.table if each.log is not None}
 
@@ -164,7 +164,7 @@ def test_a_broker_that_rejoins_by_a_snapshot_has_exactly_its_replicas(seed: int)
             await world.until(lambda: copy.end_offset == 1, "it has the one record, and nothing of the topic before")
         logs = broker.role.logs
         assert sorted(stray.folder.split(".")[0] for stray in logs.strays()) == ["deleted-0", "made-anew-0"]
-        await world.until(lambda: not logs.strays(), "snapshots that were set aside are deleted later", 300)
+        await world.until(lambda: not logs.strays(), "logs that were set aside are deleted later", 300)
         assert topics_on(away) >= wanted
 
     world.run(scenario(), 1200)
@@ -233,7 +233,7 @@ def test_damaged_snapshots_are_skipped_or_refused(monkeypatch: pytest.MonkeyPatc
         ends = sorted(disk.snapshots, key=lambda end: end.offset)
         disk.snapshots[ends[-1]] = damaged(disk, ends[-1])
         world.start(voter.config.node_id)
-        await equal(world)  # an older one and the log gave the same
+        await equal(world)  # an older snapshot and the log gave the same image
         world.kill(voter.config.node_id)
         for end in disk.snapshots.keys() - {ends[-1]}:
             disk.snapshots[end] = damaged(disk, end)
@@ -272,7 +272,7 @@ def test_a_leader_replaces_a_damaged_snapshot_for_a_node_that_is_behind(seed: in
 
 
 def damaged(disk: QuorumDisk, end: LogEnd) -> bytes:
-    """The same with a flipped bit in the middle."""
+    """Return the snapshot with one bit flipped."""
     data = disk.snapshots[end]
     middle = 2 * len(data) // 3
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]

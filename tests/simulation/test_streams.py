@@ -59,7 +59,10 @@ def test_connection_that_is_reset_before_it_is_accepted_is_reported_as_lost() ->
 
 
 def connected(story: Callable[[Network, Process, asyncio.Transport, list[str]], Coroutine[Any, Any, None]]) -> None:
-    """Run a story with a connection from c1 to the process on b1.  It gets the calls of the client's protocol."""
+    """Run a story with a connection from c1 to the process on b1.
+
+    The story gets the calls of the client's protocol.
+    """
     loop = SimulatedLoop()
     network = Network(loop, Random(1), None)
     calls: list[str] = []
@@ -106,7 +109,7 @@ def test_a_stream_keeps_the_order_of_the_bytes_and_not_the_messages() -> None:
     assert any(one.count(b"<") > 1 for one in pieces)
 
 
-def test_the_peer_of_a_killed_process_is_told() -> None:
+def test_the_peer_of_a_killed_process_receives_a_reset() -> None:
     async def story(network: Network, process: Process, transport: asyncio.Transport, calls: list[str]) -> None:
         process.kill()
         await asyncio.sleep(0.1)

@@ -20,9 +20,9 @@ LEADER, FOLLOWER = 11, 12
 
 
 def test_an_unclean_leader_serves_committed_records_once_it_has_flushed_them() -> None:
-    """It copied the last records, with the watermark above them, while its disk hung.
+    """The later leader copies the last records, with the watermark above them, while its disk hangs.
 
-    No commit waited for it, because it was not in sync.  Then all replicas that were in sync are lost.
+    No commit waits for it, because it is not in sync.  Then all replicas that were in sync are lost.
     """
     quiet()
     world = World(5, voters=1, brokers=2, settings=QUICK)

@@ -1,4 +1,4 @@
-"""Wall clocks that jump: timeouts and intervals use a clock that does not."""
+"""Wall clocks that jump: timeouts and intervals use a clock that does not jump."""
 
 from __future__ import annotations
 

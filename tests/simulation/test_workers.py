@@ -1,4 +1,4 @@
-"""The judge of a queue: the deliveries that it accepts, and those that it reports."""
+"""The judge of a queue: the deliveries that it accepts, and the deliveries that it reports."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_member_may_get_its_own_record_again(judged: Judged) -> None:
 
 def test_a_record_that_was_given_up_may_be_delivered(judged: Judged) -> None:
     judged.delivered("a", 1.0, 1.1)
-    judged.watch.given_up("b", [RECORD])  # it does not hold the record
+    judged.watch.given_up("b", [RECORD])  # b does not hold the record
     assert RECORD in judged.watch.locks
     judged.watch.given_up("a", [RECORD])
     judged.delivered("b", 1.2, 1.3)
@@ -105,13 +105,13 @@ def test_a_record_that_was_given_up_may_be_delivered(judged: Judged) -> None:
 
 def test_a_completed_record_must_not_be_delivered(judged: Judged) -> None:
     judged.watch.completed[RECORD] = Completion(2.0, leader_epoch=4)
-    judged.delivered("a", 1.9, 2.1)  # it was asked for before
+    judged.delivered("a", 1.9, 2.1)  # requested before the completion
     assert not judged.violations
     judged.delivered("a", 2.1, 2.2)
     assert judged.violations == ["I41: a gets (0, 7) at 2.200, it was completed at 2.000"]
 
 
-def test_a_leader_that_was_deposed_may_deliver_what_its_successor_has_completed(judged: Judged) -> None:
+def test_a_deposed_leader_may_deliver_a_record_that_its_successor_has_completed(judged: Judged) -> None:
     judged.watch.completed[RECORD] = Completion(2.0, leader_epoch=4)
     judged.delivered("a", 2.1, 2.2, leader_epoch=3)
     assert not judged.violations
