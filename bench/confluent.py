@@ -17,6 +17,8 @@ RECORDS_A_POLL = 200
 
 
 class Load(NamedTuple):
+    """Records of one size for one topic.  record_bytes: the size of each value.  codec: the compression type."""
+
     record_bytes: int
     partitions: int
     codec: str = "none"

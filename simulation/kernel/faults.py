@@ -47,6 +47,8 @@ Action = Callable[[Fault], Coroutine[Any, Any, None]]
 
 
 class AttackPlan(Protocol):
+    """The part of a plan that all attackers need.  chaos_s: the time in which faults begin."""
+
     @property
     def faults(self) -> tuple[Fault, ...]: ...
     @property

@@ -21,6 +21,8 @@ Attack = Callable[[int], str | None]
 
 @dataclass(frozen=True)
 class Mutant:
+    """A known mistake.  patches: returns patches of `unittest.mock` that are not started yet."""
+
     name: str
     patches: Callable[[], list[Any]]
 

@@ -120,6 +120,7 @@ class QuorumDisk:
                 self.watch(write)
 
     def apply(self, write: StoreWrite) -> None:
+        """Make a write durable at once.  Its batches must continue the log without a gap."""
         if write.truncate_to is not None:
             self.batches = [batch for batch in self.batches if batch.end_offset <= write.truncate_to]
         if write.base is not None:

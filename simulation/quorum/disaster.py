@@ -38,6 +38,8 @@ ORDER_MS = 5000
 
 
 class Disaster:
+    """The disaster and the recovery of one run.  Call `run` once, after all checks have passed."""
+
     def __init__(self, world: QuorumWorld) -> None:
         self.world = world
         self.random = Random(f"disaster {world.plan.seed}")

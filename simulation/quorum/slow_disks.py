@@ -40,6 +40,7 @@ class Measured:
     violation: str | None = None
 
     def add(self, other: Measured) -> None:
+        """Add the sums of another run; keep the longer `unserved_s` and the first violation."""
         self.seconds += other.seconds
         self.epochs += other.epochs
         self.acknowledged += other.acknowledged

@@ -485,6 +485,7 @@ class QuorumWorld:
         return {host.name: "down" if (node := host.ready) is None else _state(node) for host in self.hosts.values()}
 
     def converged(self) -> bool:
+        """Return whether a leader exists, and every node runs and has applied the leader's whole log."""
         leader = self.leader()
         if leader is None or leader.node is None:
             return False

@@ -47,6 +47,7 @@ class Checker:
         return self.committed[-1].end_offset if self.committed else 0
 
     def started(self, node_id: int) -> None:
+        """Check that a started node continues from its disk."""
         disk = self.lab.nodes[node_id].disk
         self._logs[node_id] = self._below(disk.start) + disk.batches
         self._watermarks[node_id] = self._confirmed[node_id] = 0

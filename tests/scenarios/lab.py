@@ -170,6 +170,8 @@ class Disk:
 
 @dataclass
 class Node:
+    """A node of the lab.  core: None while the node is down.  incarnation: counts its starts."""
+
     config: RaftConfig
     disk: Disk
     core: RaftCore | None = None

@@ -98,6 +98,8 @@ class Steady(Random):
 
 
 class Scenario:
+    """The state of one scenario: a lab, its checker, and the output of the commands (`lines`)."""
+
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.looking = False

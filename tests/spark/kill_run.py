@@ -67,6 +67,8 @@ class Pauses:
 
 @dataclass
 class Report:
+    """The result of a kill run.  rows: records in the input.  duplicates: repeated rows in the output topic."""
+
     seconds: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
     rows: int = 0
@@ -159,6 +161,8 @@ class Writer:
 
 
 class KillRun:
+    """One run.  Call `run` once.  say: receives a line for each fault."""
+
     def __init__(self, servers: Servers, folder: Path, seed: int, say: Callable[[str], None], pauses: Pauses) -> None:
         self._servers = servers
         self._pauses = pauses
