@@ -1,6 +1,6 @@
 """Transactions and share groups of quorumlog beside Apache Kafka: rates, added latency, and the cost of read_committed.
 
-The clusters and topics are those of `bench.comparison`; a transaction writes one record of 1 KB to each partition.
+Clusters and topics are set up as in `bench.comparison`.  A transaction writes one record of 1 KB to each partition.
 
 one producer: it runs one transaction after another.  commit: the time of `commit_transaction`.  whole: from
 `begin_transaction` to the end of the commit.  added: the median of `whole`, less the median of the time in which an

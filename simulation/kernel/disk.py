@@ -132,7 +132,7 @@ class SimulatedFacts:
             self._apply(changes)
 
     def replace(self, values: Mapping[str, bytes]) -> None:
-        """Replace all facts by these values, for example those of a backup."""
+        """Replace all facts by these values, for example by the facts of a backup."""
         self._values = dict(values)
 
     def _apply(self, changes: dict[str, bytes | None]) -> None:
@@ -235,7 +235,7 @@ class SimulatedDisk:
         return DiskImage(files, frozenset(self._dirs), self._facts.load())
 
     def restore(self, image: DiskImage) -> None:
-        """Replace the contents by those of a backup, all of them durable.  No process may use the disk."""
+        """Replace the contents by the contents of a backup, all durable.  No process may use the disk meanwhile."""
         self._files, self._dirs = {}, set(image.folders)
         for path, content in image.files.items():
             file = self._files[path] = SimulatedFile(path, self)

@@ -56,7 +56,7 @@ class Process:
         self._waiting: list[_Handle] = []
         self._rate = 1.0
         self._skewed = False
-        self._set_at = self._clock_at = 0.0  # the true time, and that of its own clock, at which the rate was set
+        self._set_at = self._clock_at = 0.0  # true time and own clock when the rate was set
 
     def __repr__(self) -> str:
         return f"<process on {self.host}>"

@@ -314,7 +314,7 @@ class Nemesis(FaultInjector):
     async def _handovers(self, fault: Fault) -> None:
         """Hand leadership over repeatedly.
 
-        Another node is disconnected during each two handovers, so that it may learn of a leadership only at its end.
+        Another node is disconnected during every pair of handovers, so it may learn of a leadership only at its end.
         """
         loop, network = asyncio.get_running_loop(), self.world.network
         end = loop.time() + fault.length_s

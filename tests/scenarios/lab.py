@@ -1,4 +1,4 @@
-"""Several cores, their disks and the wire between them; nothing happens by itself.
+"""Several cores, their disks and the wire between them; nothing happens without a call.
 
 A message stays on the wire until it is delivered, a write is durable only once it is settled, and a crash loses the
 rest.  The scenarios drive it step by step, the property test randomly; both use the same `Lab`.

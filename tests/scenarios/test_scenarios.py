@@ -11,7 +11,7 @@ stay on the wire, writes stay pending, and no time passes.
                            are started later
     watermark-wait 5       let a voter that has every record wait this many ms for a new high watermark, at nodes that
                            are started later; 0 by default, so that no time has to pass
-    crash 1 / start 1      lose what is not durable; start from the durable state
+    crash 1 / start 1      lose everything that is not durable; start from the durable state
     wipe 1                 give a crashed node an empty disk with another directory id
     elapse 500 [1 2]       let time pass; at these nodes (or none) requests time out, and ticks come until nothing is
                            due
@@ -159,7 +159,7 @@ class Scenario:
             "delete": self.delete,
             "damage": self.damage,
             "propose": self.propose,
-            "resign": lambda words: self.do(words, Resign("told to")),
+            "resign": lambda words: self.do(words, Resign("on request")),
             "confirm": lambda words: self.do(words, ConfirmRead(self.call())),
             "add": self.add,
             "remove": self.remove,

@@ -1,4 +1,4 @@
-"""The simulated disk: what it refuses after a failure, and the names that a power failure leaves."""
+"""The simulated disk: the changes that it refuses after a failure, and the names that a power failure leaves."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_batch_ends_before_an_open_transaction(topic: Topic, spark: SparkSessi
     (task,) = topic.tasks()
     assert (task.first, task.end) == (0, 8), "the open transaction begins at offset 8"
     topic.commit(7)
-    assert topic.read() == [1, 2, 5], "the open transaction holds back what was written after it"
+    assert topic.read() == [1, 2, 5], "the open transaction holds back the records after it"
     assert sorted(topic.read(**UNCOMMITTED)) == [1, 2, 3, 4, 5, 6, 7]
     rows = spark.read.format("quorumlog").options(**topic.options()).load()
     assert sorted(int(row.value) for row in rows.selectExpr("cast(value as string) as value").collect()) == [1, 2, 5]
