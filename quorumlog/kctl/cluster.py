@@ -46,7 +46,7 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
     if watch and not exit_when_healthy:
         context.lift_limit()
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + context.deadline_s
+    deadline = loop.time() + context.left_s
     shown: object = None  # the last output; for tables, only health and problems, so that offsets alone print nothing
     async with context.client() as client:
         while True:

@@ -30,8 +30,10 @@ async def command(context: Context) -> int:
     from quorumlog.doctor.examine import examine
 
     context.interrupted = "nothing was changed"
+    limit_s = context.left_s
+    context.lift_limit()  # requests that time out end a little later, and the report must not be lost then
     async with context.client() as client:
-        diagnosis = diagnose(await examine(client, context.addresses, context.deadline_s))
+        diagnosis = diagnose(await examine(client, context.addresses, limit_s))
     if context.output.is_json:
         context.output.document(_document(diagnosis))
     else:

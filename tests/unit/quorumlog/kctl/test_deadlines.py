@@ -13,8 +13,10 @@ from typing import Any, cast
 import click
 import pytest
 
+from quorumlog.client.probe import Silence
+from quorumlog.doctor import examine
 from quorumlog.errors import ClusterError
-from quorumlog.kctl import brokers, cluster, configs, metadata, partition_counts, reassign, topics, voters
+from quorumlog.kctl import brokers, cluster, configs, doctor, metadata, partition_counts, reassign, topics, voters
 from quorumlog.kctl.context import GRACE_S, Context
 from quorumlog.kctl.main import run as kctl
 from quorumlog.runtime.addresses import parse_voter
@@ -194,6 +196,66 @@ def test_the_time_before_the_loop_runs_counts() -> None:
         return Context(timeout_s=GIVEN_S, spent_s=3.0).left_s
 
     assert run(test()) == GIVEN_S - 3.0
+
+
+class Hanging(Slow):
+    """Two voters without a leader, which answer little and late, and a third one, which does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__(rpcs.DESCRIBE_METADATA)
+
+    async def describe_quorum_of(self, address: str, timeout_s: float) -> Any:
+        if address == "h3:1":
+            await asyncio.sleep(timeout_s)
+            raise ClusterError("TIMED_OUT", "no answer", retriable=True)
+        await asyncio.sleep(timeout_s * 0.9)
+        reply = quorum_pb2.DescribeQuorumReply()
+        reply.answered_by.node_id = int(address[1])
+        for node_id in (1, 2, 3):
+            voter = reply.voters.add().replica
+            voter.key.node_id, voter.address = node_id, f"h{node_id}:1"
+        return reply
+
+
+@pytest.mark.parametrize("given_s", [4.0, 10.0, 30.0])
+@pytest.mark.parametrize("spent_s", [0.0, 2.0])
+def test_doctor_reports_what_it_has_found_when_its_time_is_up(
+    given_s: float, spent_s: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report must not be lost because the last requests, or the start of a busy machine, took a second longer."""
+
+    async def why_silent(_address: str, timeout_s: float) -> Silence:
+        await asyncio.sleep(2 * timeout_s)
+        return Silence("no answer")
+
+    monkeypatch.setattr(Context, "client", lambda context: Hanging())
+    monkeypatch.setattr(examine, "why_silent", why_silent)
+
+    async def test() -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        context = Context("h1:1", "json", given_s, spent_s=spent_s)
+        assert await context.within_limit(body(doctor.command)(context)) == 1
+        return loop.time() - began
+
+    took_s = run(test())
+    assert took_s < given_s - spent_s + 1.5, "virtual seconds"
+    assert json.loads(capsys.readouterr().out)["looked_at"]["nodes_answering"] == 2
+
+
+@pytest.mark.parametrize("spent_s", [0.0, 2.0])
+def test_health_is_shown_also_after_a_slow_start(
+    spent_s: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Context, "client", lambda context: Slow(rpcs.DESCRIBE_QUORUM))
+
+    async def test() -> None:
+        context = Context("h1:1", "json", GIVEN_S, spent_s=spent_s)
+        assert await context.within_limit(body(cluster.health)(context, False, False)) == 1
+
+    run(test())
+    document = json.loads(capsys.readouterr().out)
+    assert (document["healthy"], len(document["problems"])) == (False, 1)
 
 
 def test_a_command_that_follows_something_is_not_ended() -> None:
