@@ -242,7 +242,12 @@ async def start(cluster: DevCluster, timeout_s: float, say: Say) -> None:
             say(f"started {node.name} (pid {node.pid})")
         await _all_ready(cluster, timeout_s, say)
     except BaseException:
-        await stop_nodes(started, say)
+        try:
+            await stop_nodes(started, say)
+        finally:
+            for node in started:  # a second Ctrl-C does not wait; `up` then deletes the record of these processes
+                if node.is_running:
+                    processes.send(node.pid, signal.SIGKILL)
         raise
 
 

@@ -20,6 +20,7 @@ import pytest
 from broker.cli import make_parser as broker_parser
 from quorumlog.errors import ClusterError, ConfigError, QuorumlogError
 from quorumlog.kctl import dev, dev_cluster, processes
+from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster, Node
 from quorumlog.kctl.main import run as kctl
 from quorumlog.runtime import config as configuration
@@ -286,6 +287,31 @@ async def test_an_interrupt_leaves_nothing_running(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not cluster.nodes[0].is_running
+
+
+async def test_a_second_interrupt_kills_the_nodes_that_do_not_stop(tmp_path: Path) -> None:
+    """Their record is deleted afterwards, so `kctl dev down` could not stop them."""
+    code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
+    cluster = dev_cluster.plan(tmp_path, 1, 1, 25_500, made_dir=False)
+    for each in cluster.nodes:
+        each.command = [sys.executable, "-c", code, each.data_dir]
+    said: list[str] = []
+    task = asyncio.create_task(dev_cluster.start(cluster, 600, said.append))
+
+    async def ignore_sigterm() -> bool:
+        return all(processes.last_lines(Path(each.log), 1) for each in cluster.nodes)
+
+    await wait_until(ignore_sigterm, 60, "the nodes ignored SIGTERM", interval_s=0.02)
+    task.cancel()
+    await asyncio.wait({task}, timeout=0.1)
+    assert not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    left = [each.name for each in cluster.nodes if not await processes.gone(each.pid, each.mark, 10)]
+    for each in cluster.nodes:
+        processes.send(each.pid, signal.SIGKILL)
+    assert left == []
 
 
 def test_an_ended_process_has_no_start_mark_and_gets_no_signal() -> None:
