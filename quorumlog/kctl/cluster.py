@@ -44,6 +44,7 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
     """
     context.interrupted = "" if watch else "nothing was changed"
     if watch and not exit_when_healthy:
+        context.ends_with_output = True
         context.lift_limit()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + context.left_s

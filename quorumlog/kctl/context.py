@@ -43,6 +43,8 @@ class Context:
     debug: bool = False
     interrupted: str = "changes that were already requested continue; nothing was cancelled"
     """The message after Ctrl-C; a command may replace it.  Empty: Ctrl-C is the normal end."""
+    ends_with_output: bool = False
+    """Whether the command only shows something, and therefore ends, with success, once nobody reads its output."""
     spent_s: float = 0.0
     """Seconds of the command's time that had passed when its event loop started."""
     _end: float | None = None
@@ -50,7 +52,7 @@ class Context:
 
     @property
     def output(self) -> Output:
-        return Output(self.output_form)
+        return Output(self.output_form, ends_if_closed=self.ends_with_output)
 
     @property
     def deadline_s(self) -> float:

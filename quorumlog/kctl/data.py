@@ -367,7 +367,7 @@ async def consume(
 
     --timeout, if given, limits the whole command; its default limits only each request.
     """
-    context.interrupted = ""
+    context.interrupted, context.ends_with_output = "", True
     context.lift_limit()
     try:
         async with asyncio.timeout(context.follow_s):

@@ -54,7 +54,7 @@ async def lag(context: Context, group_id: str | None, follow: bool, interval_s: 
     if interval_s is not None and not follow:
         raise click.UsageError("--interval is for --follow")
     if follow:
-        context.interrupted = ""
+        context.interrupted, context.ends_with_output = "", True
         context.lift_limit()
         try:
             async with asyncio.timeout(context.follow_s), open_groups(context) as (cluster, client):

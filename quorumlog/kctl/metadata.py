@@ -65,7 +65,7 @@ async def tail(context: Context, start: int, max_records: int | None, exit_at_en
     """
     from quorumlog.kctl.metadata_history import History
 
-    context.interrupted = ""
+    context.interrupted, context.ends_with_output = "", True
     context.lift_limit()
     try:
         async with asyncio.timeout(context.follow_s), context.client() as client:
@@ -182,7 +182,7 @@ async def dump(context: Context, file: str, start: int, topics: tuple[str, ...])
     from quorumlog.kctl.metadata_dump import Dump
     from quorumlog.kctl.metadata_records import Names, lines
 
-    context.interrupted = "nothing was changed"
+    context.interrupted, context.ends_with_output = "nothing was changed", True
     names = Names()
     async with Dump(file, topics) as reader:
         async for found in reader:

@@ -28,7 +28,10 @@ _STYLES = {"bold": "1", "yellow": "33", "red": "31", "cyan": "36", "dim": "2"}
 
 
 class OutputClosedError(Exception):
-    """The reader of standard output closed it (`| head`).  Not an OSError, because click would then exit with 1."""
+    """The reader of standard output closed it (`| head`), so a command without another purpose ends.
+
+    Not an OSError, because click would then exit with 1.
+    """
 
 
 def uuid_text(raw: bytes) -> str | None:
@@ -90,26 +93,31 @@ class _Drawing(io.StringIO):
 
 
 class Output:
-    """Prints in the requested format."""
+    """Prints in the requested format.
 
-    def __init__(self, form: str) -> None:
+    ends_if_closed: raise OutputClosedError if the reader of standard output has closed it.  Otherwise the output is
+    discarded, because the command may still have to change something, and its exit code must tell the truth.
+    """
+
+    def __init__(self, form: str, *, ends_if_closed: bool = False) -> None:
         self.is_json = form == "json"
+        self._ends_if_closed = ends_if_closed
 
     def document(self, value: Any) -> None:
         """Print the JSON document of a command."""
-        _write(json.dumps(value, ensure_ascii=not _is_unicode(), indent=2))
+        self._write(json.dumps(value, ensure_ascii=not _is_unicode(), indent=2))
 
     def line(self, value: Any) -> None:
         """Print one object of a JSON stream."""
-        _write(dumps(value))
+        self._write(dumps(value))
 
     def text(self, line: str) -> None:
         """Print a line of data for people."""
-        _write(line)
+        self._write(line)
 
     def styled(self, line: str, style: str) -> None:
         """Print a line of data for people in one of `_STYLES`, if colours are enabled."""
-        _write(f"\033[{_STYLES[style]}m{line}\033[0m" if has_colours() else line)
+        self._write(f"\033[{_STYLES[style]}m{line}\033[0m" if has_colours() else line)
 
     def hanging(self, head: str, text: str) -> None:
         """Print `head` and, beside it, text that is wrapped on a terminal and a single line elsewhere."""
@@ -124,7 +132,7 @@ class Output:
         for line in textwrap.wrap(
             text, max(width, indent + 20), initial_indent=first, subsequent_indent=" " * indent, break_on_hyphens=False
         ):
-            _write(line)
+            self._write(line)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
         """Print a table for people, with `-` for missing values."""
@@ -154,7 +162,20 @@ class Output:
         for row in rows:
             table.add_row(*(Text(_cell(value)) for value in row))
         console.print(table)
-        _write("\n".join(line.rstrip() for line in drawn.getvalue().splitlines()))
+        self._write("\n".join(line.rstrip() for line in drawn.getvalue().splitlines()))
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            if self._ends_if_closed:
+                raise OutputClosedError from None
+            discard(sys.stdout)
+        except OSError as error:
+            discard(sys.stdout)
+            text = f"standard output cannot be written: {error.strerror or error}; changes that the command made remain"
+            raise ClusterError(ApiError.IO_ERROR, text, "check the destination of standard output") from error
 
     def message(self, text: str) -> None:
         """Print a message on standard error."""
@@ -209,15 +230,3 @@ def _cell(value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(_cell(item) for item in value) or "-"
     return str(value)
-
-
-def _write(text: str) -> None:
-    try:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise OutputClosedError from None
-    except OSError as error:
-        discard(sys.stdout)
-        text = f"standard output cannot be written: {error.strerror or error}; changes that the command made remain"
-        raise ClusterError(ApiError.IO_ERROR, text, "check the destination of standard output") from error

@@ -79,7 +79,7 @@ async def command(
 
     if start is not None and last is not None:
         raise click.UsageError("give only one of --from and --last")
-    context.interrupted = "" if follow else "nothing was changed"
+    context.interrupted, context.ends_with_output = "" if follow else "nothing was changed", follow
     async with context.client() as client:
         if follow:
             context.lift_limit()

@@ -80,6 +80,23 @@ def test_a_stream_that_is_needed_and_cannot_be_used_is_named(
     assert not message or "(next: " in errors
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("seq 20000 | kctl produce odd | head -1", 0),
+        ("kctl groups delete nobody --yes -o json | true", 3),
+        ("kctl reassign verify --topic odd --brokers 7 | true", 1),
+    ],
+)
+def test_the_exit_code_is_the_same_if_nobody_reads_the_output(
+    standalone: Server, topic: str, line: str, code: int
+) -> None:
+    done = shell(standalone, f"set -o pipefail; {line}")
+    assert done.returncode == code, done.stderr.decode()
+    if "produce" in line:
+        assert b"20000 records written" in done.stderr
+
+
 def test_text_is_escaped_for_an_ascii_terminal(standalone: Server, topic: str, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("grüße 😀\n", encoding="utf-8")
     written = shell(standalone, f"kctl produce odd {tmp_path / 'lines'}")

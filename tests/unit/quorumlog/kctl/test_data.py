@@ -296,6 +296,25 @@ def test_offsets_that_are_acknowledged_are_printed_although_an_earlier_batch_fai
     assert json.loads(captured.err)["error"] == "TIMED_OUT"
 
 
+@pytest.mark.parametrize(("last", "code"), [(6, 0), (ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, "deleted"), 3)])
+def test_all_records_are_written_although_nobody_reads_their_offsets(
+    last: int | ClusterError, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)  # as `| head -1` does after the first line
+    left = [b"a", b"b", b"c"]
+
+    async def lines() -> AsyncIterator[list[data.Pair]]:
+        while left:
+            yield [(None, left.pop(0))]
+            await no_line_arrives_for_a_while()
+
+    with os.fdopen(writer, "w") as standard_output:
+        monkeypatch.setattr("sys.stdout", standard_output)
+        assert produce(monkeypatch, lines(), 4, 5, last) == code
+    assert left == []
+
+
 def test_a_record_without_a_timestamp_has_none_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert data.NO_TIMESTAMP == record_batch.NO_TIMESTAMP
     for timestamp_ms, shown in ((1_000, 1_000), (-1, None)):

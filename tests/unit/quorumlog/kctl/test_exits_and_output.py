@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ import pytest
 from quorumlog.errors import ClusterError, ConfigError, QuorumlogError
 from quorumlog.kctl.exits import exit_code
 from quorumlog.kctl.main import run
-from quorumlog.kctl.output import Output, bytes_value, node_or_none, uuid_text
+from quorumlog.kctl.output import Output, OutputClosedError, bytes_value, node_or_none, uuid_text
+from quorumlog.kctl.streams import discard
 from quorumlog.wire.errors import ApiError
 
 
@@ -95,6 +98,21 @@ def test_tables_are_not_cut_on_a_narrow_terminal(
     Output("table").table(("directory", "address"), [["SKbDh2iOTfOtwPdNN26aGA", "127.0.0.1:19104"]])
     lines = capsys.readouterr().out.splitlines()
     assert ["SKbDh2iOTfOtwPdNN26aGA", "127.0.0.1:19104"] in [line.split() for line in lines]
+
+
+@pytest.mark.parametrize("ends_if_closed", [False, True])
+def test_only_a_command_without_another_purpose_ends_if_nobody_reads_its_output(
+    ends_if_closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exit code of `kctl cluster health | head -1` must not depend on the moment at which `head` ends."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as standard_output:
+        monkeypatch.setattr("sys.stdout", standard_output)
+        output = Output("table", ends_if_closed=ends_if_closed)
+        with pytest.raises(OutputClosedError) if ends_if_closed else nullcontext():
+            output.text("a line")
+        discard(standard_output)
 
 
 def test_tables_do_not_interpret_markup_in_cells(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,17 @@
+"""Mutants of quorumlog/kctl."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+DATA_TESTS = "tests/unit/quorumlog/kctl/test_data.py"
+
+MUTANTS = (
+    Mutant(
+        "kctl produce ends without an error before it has sent all lines if nobody reads the offsets",
+        "quorumlog/kctl/context.py",
+        "    ends_with_output: bool = False\n",
+        "    ends_with_output: bool = True\n",
+        (f"{DATA_TESTS}::test_all_records_are_written_although_nobody_reads_their_offsets",),
+    ),
+)
