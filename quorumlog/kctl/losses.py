@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -38,6 +42,23 @@ def ask(context: Context, question: str) -> None:
         click.Abort: the answer was not yes.
     """
     before, context.interrupted = context.interrupted, "nothing was changed"
-    click.confirm(question, abort=True, err=True)
+    with _interruptible():
+        click.confirm(question, abort=True, err=True)
     context.interrupted = before
     context.start_over()
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end the block at once.
+
+    asyncio turns the first Ctrl-C into a cancellation, which does not end a prompt.  A later "y" would then go on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

@@ -8,6 +8,13 @@ DATA_TESTS = "tests/unit/quorumlog/kctl/test_data.py"
 
 MUTANTS = (
     Mutant(
+        "kctl ignores Ctrl-C at a question and takes the next answer",
+        "quorumlog/kctl/losses.py",
+        "    with _interruptible():\n        click.confirm(",
+        "    if question:\n        click.confirm(",
+        ("tests/unit/quorumlog/kctl/test_losses.py::test_ctrl_c_at_a_question_means_no",),
+    ),
+    Mutant(
         "kctl produce ends without an error before it has sent all lines if nobody reads the offsets",
         "quorumlog/kctl/context.py",
         "    ends_with_output: bool = False\n",

@@ -1,0 +1,30 @@
+"""The confirmation before records are deleted."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from quorumlog.kctl import groups
+from quorumlog.kctl.main import run as kctl
+
+
+def test_ctrl_c_at_a_question_means_no(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """asyncio turns the first Ctrl-C into a cancellation of the task, which the prompt would ignore."""
+
+    def answer(_question: str) -> str:
+        signal.raise_signal(signal.SIGINT)
+        return "y"
+
+    def opened(*_: Any) -> Any:
+        raise AssertionError("the command went on")
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", answer)
+    monkeypatch.setattr(groups, "can_ask", lambda: True)
+    monkeypatch.setattr(groups, "open_groups", opened)
+    before = signal.getsignal(signal.SIGINT)
+    assert kctl(["groups", "delete", "g"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "interrupted: nothing was changed"
+    assert signal.getsignal(signal.SIGINT) == before
