@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import socket
 import stat
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
@@ -34,6 +35,11 @@ async def chunks(file: str, what: str) -> AsyncGenerator[bytes, None]:
         descriptor = _standard_input(what)
     else:
         descriptor = await loop.run_in_executor(None, _open_at_once, file)
+    if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        async with aclosing(_from_socket(descriptor)) as arriving:
+            async for chunk in arriving:
+                yield chunk
+        return
     with os.fdopen(descriptor, "rb") as source:
         if not _may_block(source):
             while chunk := await loop.run_in_executor(None, os.read, descriptor, CHUNK_BYTES):
@@ -46,6 +52,30 @@ async def chunks(file: str, what: str) -> AsyncGenerator[bytes, None]:
                 yield chunk
         finally:
             transport.close()
+
+
+async def _from_socket(descriptor: int) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes of a socket, and close the descriptor.
+
+    The socket must stay blocking: standard output is often the same socket (sshd, inetd), and Python loses output to a
+    non-blocking descriptor.
+    """
+    loop = asyncio.get_running_loop()
+    with socket.socket(fileno=descriptor) as source:
+        while True:
+            readable = asyncio.Event()
+            loop.add_reader(descriptor, readable.set)
+            try:
+                await readable.wait()
+            finally:
+                loop.remove_reader(descriptor)
+            try:
+                chunk = source.recv(CHUNK_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:  # another process that has the socket was faster
+                continue
+            if not chunk:
+                return
+            yield chunk
 
 
 async def read(file: str, what: str, size_max: int) -> bytes:
@@ -99,4 +129,4 @@ def _may_block(source: BinaryIO) -> bool:
     permanently.
     """
     mode = os.fstat(source.fileno()).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or source.isatty()
+    return stat.S_ISFIFO(mode) or source.isatty()

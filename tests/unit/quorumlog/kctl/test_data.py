@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from quorumlog.client.records import Record
 from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.kctl import data, inputs
 from quorumlog.kctl.context import Context
-from quorumlog.kctl.data import MalformedLineError, _LineParser, _lines, _pairs, _split, _Target
+from quorumlog.kctl.data import MalformedLineError, _LineParser, _lines, _next, _pairs, _split, _Target
 from quorumlog.kctl.exits import exit_code
 from quorumlog.kctl.main import run
 from quorumlog.wire import record_batch
@@ -111,6 +112,32 @@ async def test_lines_of_a_terminal_do_not_make_its_output_non_blocking(monkeypat
         assert os.get_blocking(terminal)
         typed.write(b"b\n\x04")
         assert [line async for some in lines for line in some] == [b"b"]
+
+
+async def test_lines_of_a_socket_do_not_make_its_output_non_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()  # sshd gives a command one socket for both standard input and output
+    with ours, os.fdopen(theirs.detach()) as standard_input:
+        monkeypatch.setattr("sys.stdin", standard_input)
+        lines = _lines(None)
+        ours.sendall(b"a\n")
+        assert await anext(lines) == [b"a"]
+        assert os.get_blocking(standard_input.fileno())
+        reading = asyncio.ensure_future(_next(lines))
+        await asyncio.sleep(0)
+        assert os.get_blocking(standard_input.fileno())
+        ours.sendall(b"b\nc")
+        ours.shutdown(socket.SHUT_WR)
+        assert await reading == [b"b"]
+        assert [line async for some in lines for line in some] == [b"c"]
+
+
+async def test_the_wait_for_a_line_from_a_socket_can_be_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, os.fdopen(theirs.detach()) as standard_input:
+        monkeypatch.setattr("sys.stdin", standard_input)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await anext(_lines(None))
 
 
 async def test_a_named_pipe_without_a_writer_can_be_given_up(tmp_path: Path) -> None:
