@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -210,13 +211,25 @@ def with_loop(
     def command(*args: P.args, **kwargs: P.kwargs) -> R:
         context = click.get_current_context().ensure_object(Context)
         try:
-            return asyncio.run(context.within_limit(function(context, *args, **kwargs)))
+            return asyncio.run(_without_waiting_for_threads(context.within_limit(function(context, *args, **kwargs))))
         except BrokenPipeError as error:  # from a connection; click would treat it as closed output
             raise ClusterError(ApiError.IO_ERROR, f"a connection broke: {error}", "retry", retriable=True) from error
         except KeyboardInterrupt:  # click would print an empty line, also into files
             raise click.Abort from None
 
     return cast(Callable[P, R], command)
+
+
+class _Threads(ThreadPoolExecutor):
+    """Threads that do not delay the end of the loop: one may hang in a name resolver or on a disk (see `main`)."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
+
+
+async def _without_waiting_for_threads(work: Awaitable[R]) -> R:
+    asyncio.get_running_loop().set_default_executor(_Threads(thread_name_prefix="kctl"))
+    return await work
 
 
 async def wait_until(

@@ -8,6 +8,16 @@ DATA_TESTS = "tests/unit/quorumlog/kctl/test_data.py"
 
 MUTANTS = (
     Mutant(
+        "kctl waits at its end for a name resolver that hangs",
+        "quorumlog/kctl/context.py",
+        "super().shutdown(wait=False, ",
+        "super().shutdown(wait=wait, ",
+        (
+            "tests/unit/quorumlog/kctl/test_deadlines.py"
+            "::test_a_name_resolver_that_hangs_does_not_delay_the_end[arguments0]",
+        ),
+    ),
+    Mutant(
         "kctl ignores Ctrl-C at a question and takes the next answer",
         "quorumlog/kctl/losses.py",
         "    with _interruptible():\n        click.confirm(",

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import socket
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
@@ -16,7 +17,19 @@ import pytest
 from quorumlog.client.probe import Silence
 from quorumlog.doctor import examine
 from quorumlog.errors import ClusterError
-from quorumlog.kctl import brokers, cluster, configs, doctor, metadata, partition_counts, reassign, topics, voters
+from quorumlog.kctl import (
+    brokers,
+    cluster,
+    configs,
+    data,
+    doctor,
+    group_access,
+    metadata,
+    partition_counts,
+    reassign,
+    topics,
+    voters,
+)
 from quorumlog.kctl.context import GRACE_S, Context
 from quorumlog.kctl.main import run as kctl
 from quorumlog.runtime.addresses import parse_voter
@@ -301,6 +314,36 @@ def test_the_time_of_a_prompt_does_not_count() -> None:
         assert context.left_s == GIVEN_S
 
     run(test())
+
+
+@pytest.mark.parametrize("arguments", [["groups", "list"], ["consume", "t"]])
+def test_a_name_resolver_that_hangs_does_not_delay_the_end(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A look-up cannot be cancelled, and the end of an event loop waits for the threads of its own executor."""
+    released, ended = threading.Event(), threading.Event()
+    look_up = socket.getaddrinfo
+
+    def hang(host: str, *rest: Any, **options: Any) -> Any:
+        if host != "broker.example":
+            return look_up(host, *rest, **options)
+        released.wait(20)  # less than forever, so that this test fails
+        ended.set()
+        raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+
+    async def addresses(_reads: Any) -> list[str]:
+        return ["broker.example:9092"]
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    monkeypatch.setattr(Context, "client", lambda context: Slow())
+    monkeypatch.setattr(data, "broker_addresses", addresses)
+    monkeypatch.setattr(group_access, "broker_addresses", addresses)
+    try:
+        assert kctl([*arguments, "--timeout", "0.5", "-o", "json"]) == 4
+        assert not ended.is_set()
+    finally:
+        released.set()
+    assert json.loads(capsys.readouterr().err.splitlines()[-1])["retriable"]
 
 
 @pytest.mark.parametrize(
