@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator
 
@@ -23,10 +24,12 @@ def node_findings(cluster: ObservedCluster) -> Iterator[Finding]:
     yield from _not_ready(cluster)
 
 
-def transfer_command(cluster: ObservedCluster, leader: ObservedNode) -> str:
+def transfer_command(cluster: ObservedCluster, leader: ObservedNode, *, faster_than_us: float = math.inf) -> str:
     """Return the command that hands leadership to the answering voter with the fastest disk; empty without one.
 
     Only voters that are caught up count, because the leader refuses to hand over to any other.
+    faster_than_us: the voter's disk must make a write durable within less than this (p99), in microseconds.  A voter
+    whose disk has an unknown speed counts only if there is no such limit.
     """
     statuses = [] if leader.quorum is None else leader.quorum.voters
     caught_up = {
@@ -35,12 +38,14 @@ def transfer_command(cluster: ObservedCluster, leader: ObservedNode) -> str:
         if status.HasField("last_caught_up_ms") and status.last_caught_up_ms <= CAUGHT_UP_MS
     }
     others = [
-        (node.described.fsync_p99_us, node.node_id)
+        (node.described.fsync_p99_us if node.described.HasField("fsync_p99_us") else math.inf, node.node_id)
         for node in cluster.nodes
         if node.described is not None and node is not leader
         and node.node_id in caught_up and node.node_id not in cluster.replaced_voters
     ]  # fmt: skip
-    return f"kctl transfer-leader --to {min(others)[1]}" if others else ""
+    fastest_us, node_id = min(others, default=(math.inf, None))
+    is_fast = faster_than_us == math.inf or fastest_us < faster_than_us
+    return f"kctl transfer-leader --to {node_id}" if node_id is not None and is_fast else ""
 
 
 def fsync_text(node: ObservedNode | None) -> str:
@@ -88,7 +93,7 @@ def _disks(cluster: ObservedCluster) -> Iterator[Finding]:
             continue
         consequence = "changes of the metadata wait for it" if node.leads else "requests that wait for it are late"
         step = f"check the disk of node {node.node_id}, and which other programs use it: iostat -x 1"
-        if node.leads and (command := transfer_command(cluster, node)):
+        if node.leads and (command := transfer_command(cluster, node, faster_than_us=described.fsync_p99_us)):
             step += f"; meanwhile: {command}"
         yield Finding(
             PROBLEM,

@@ -33,6 +33,13 @@ MUTANTS = (
         (f"{PARTITION_TESTS}::test_topics_keep_their_replication_factors_when_lost_replicas_are_copied_again",),
     ),
     Mutant(
+        "doctor hands leadership to a voter with a slower disk",
+        NODES,
+        "faster_than_us == math.inf or fastest_us < faster_than_us",
+        "faster_than_us > 0",
+        ("tests/unit/quorumlog/doctor/test_doctor.py::test_leadership_is_not_handed_to_a_slower_disk",),
+    ),
+    Mutant(
         "doctor hands leadership to a voter that is not caught up",
         NODES,
         'if status.HasField("last_caught_up_ms") and status.last_caught_up_ms <= CAUGHT_UP_MS\n',

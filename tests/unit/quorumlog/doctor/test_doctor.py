@@ -96,6 +96,16 @@ def test_a_slow_disk(clinic: Clinic, diagnose: Diagnose, node_id: int, step: str
     assert diagnose()[0] == {}
 
 
+def test_leadership_is_not_handed_to_a_slower_disk(clinic: Clinic, diagnose: Diagnose) -> None:
+    for node_id, fsync_us in ((1, 150_000), (2, 900_000), (3, 400_000)):
+        clinic.described[node_id].fsync_p99_us = fsync_us
+    assert "transfer-leader" not in diagnose()[0]["SLOW_DISK"]["next"]
+    clinic.described[3].fsync_p99_us = 140_000
+    assert diagnose()[0]["SLOW_DISK"]["next"].endswith("meanwhile: kctl transfer-leader --to 3")
+    clinic.described[2].ClearField("fsync_p99_us")  # it has written nothing in the last minutes: it may be fast or slow
+    assert diagnose()[0]["SLOW_DISK"]["next"].endswith("meanwhile: kctl transfer-leader --to 3")
+
+
 def test_a_broker_that_does_not_apply_the_metadata(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.described[12].applied_offset = 60
     later = node_pb2.DescribeNodeReply()
