@@ -65,7 +65,7 @@ def _states(layout: Layout) -> Iterator[Finding]:
                 nodes=(broker_id,),
                 commands=(command,),
             )
-    for node in layout.observed.nodes:
+    for node in layout.observed.own_nodes:
         if node.described is not None and node.described.is_broker and node.node_id not in layout.brokers:
             yield Finding(
                 PROBLEM,
@@ -79,8 +79,8 @@ def _states(layout: Layout) -> Iterator[Finding]:
 
 def _example_broker(layout: Layout) -> str:
     """Return a command that starts a broker on this machine, with a free id."""
-    node_id = max([each.node_id or 0 for each in layout.observed.nodes], default=0) + 1
-    controllers = ",".join(node.address for node in layout.observed.nodes if node.answers)
+    node_id = max([each.node_id or 0 for each in layout.observed.own_nodes], default=0) + 1
+    controllers = ",".join(node.address for node in layout.observed.own_nodes if node.answers)
     return (
         f"broker run --node-id {node_id} --data-dir ./broker-{node_id} --listen 127.0.0.1:9092 "
         f"--control-listen 127.0.0.1:0 --controllers {controllers}"
@@ -138,7 +138,7 @@ def _replace(layout: Layout, broker_id: int) -> tuple[tuple[str, ...], str]:
 
 
 def _offline_directories(layout: Layout) -> Iterator[Finding]:
-    for node in layout.observed.nodes:
+    for node in layout.observed.own_nodes:
         if node.described is None or not node.described.directories_offline:
             continue
         problems = [each.problem for each in node.described.directories if each.problem]
@@ -196,7 +196,7 @@ def _copy_again(layout: Layout, keys: list[Key], broker_id: int) -> tuple[tuple[
 
 
 def _strays(layout: Layout) -> Iterator[Finding]:
-    for node in layout.observed.nodes:
+    for node in layout.observed.own_nodes:
         kept = [stray for stray in node.strays if stray.kept]
         if kept:
             command = "kctl brokers purge-strays"

@@ -21,13 +21,13 @@ def compaction_findings(cluster: ObservedCluster) -> Iterator[Finding]:
 def _uncleanable(cluster: ObservedCluster) -> Iterator[Finding]:
     found = [
         (node.node_id or 0, log)
-        for node in cluster.nodes
+        for node in cluster.own_nodes
         if node.described is not None
         for log in node.described.compaction.uncleanable
     ]
     if not found:
         return
-    count = sum(node.described.compaction.uncleanable_count for node in cluster.nodes if node.described is not None)
+    count = sum(node.described.compaction.uncleanable_count for node in cluster.own_nodes if node.described is not None)
     found.sort(key=lambda one: (not one[1].is_final, one[1].topic, one[1].index, one[0]))
     shown = [f"{log.topic}-{log.index} on node {node_id}: {log.cause}" for node_id, log in found[:SHOWN_MAX]]
     more = f" and {count - len(shown)} more" if count > len(shown) else ""
@@ -47,7 +47,7 @@ def _uncleanable(cluster: ObservedCluster) -> Iterator[Finding]:
 def _behind(cluster: ObservedCluster) -> Iterator[Finding]:
     behind = [
         (node.node_id or 0, node.described.compaction)
-        for node in cluster.nodes
+        for node in cluster.own_nodes
         if node.described is not None and node.described.compaction.longest_wait_ms > BEHIND_MS
     ]
     if not behind:

@@ -13,7 +13,7 @@ from quorumlog.words import SHOWN_MAX, counted, quoted
 def dead_letter_findings(cluster: ObservedCluster) -> Iterator[Finding]:
     """Yield at most one finding."""
     described = [
-        (node.node_id or 0, node.described.dead_letters) for node in cluster.nodes if node.described is not None
+        (node.node_id or 0, node.described.dead_letters) for node in cluster.own_nodes if node.described is not None
     ]
     found = sorted(
         [

@@ -118,9 +118,10 @@ class _Examination:
         for address, node in asked.items():
             if node.node_id is None:
                 node.node_id = wanted[address]
-        self.cluster.nodes = list(_distinct(asked.values()))
-        self.cluster.doubles = _doubles(asked.values())
+        self.cluster.nodes = list(asked.values())
         self.cluster.quorum = self._latest_quorum()
+        self.cluster.nodes = list(_distinct(self.cluster))
+        self.cluster.doubles = _doubles(asked.values())
 
     async def _ask_node(self, address: str, node_id: int | None) -> ObservedNode:
         node = ObservedNode(address, node_id)
@@ -197,7 +198,9 @@ class _Examination:
 
     async def _ask_metadata(self) -> None:
         cluster = self.cluster
-        candidates = [(node, node.described) for node in cluster.nodes if node.answers and node.described is not None]
+        candidates = [
+            (node, node.described) for node in cluster.own_nodes if node.answers and node.described is not None
+        ]
         candidates.sort(key=lambda found: (not found[0].leads, -found[1].applied_offset))
         for node, _ in candidates[:METADATA_NODES_MAX]:
             try:
@@ -304,7 +307,7 @@ class _Examination:
         await self._each(ask(node) for node in self._brokers())
 
     def _brokers(self) -> list[ObservedNode]:
-        return [n for n in self.cluster.nodes if n.answers and n.described is not None and n.described.is_broker]
+        return [n for n in self.cluster.own_nodes if n.answers and n.described is not None and n.described.is_broker]
 
     # The second look
 
@@ -318,7 +321,7 @@ class _Examination:
 
     def _behind(self) -> list[ObservedNode]:
         end = self.cluster.committed_end
-        return [n for n in self.cluster.nodes if n.described is not None and n.described.applied_offset < end]
+        return [n for n in self.cluster.own_nodes if n.described is not None and n.described.applied_offset < end]
 
     async def _ask_later(self) -> None:
         async def ask(node: ObservedNode) -> None:
@@ -352,20 +355,27 @@ def _known_addresses(quorum: Any) -> dict[str, int | None]:
     return found
 
 
-def _distinct(nodes: Iterable[ObservedNode]) -> Iterable[ObservedNode]:
-    """Yield each node once, even if it has several addresses; nodes that answer come first."""
-    seen: set[int] = set()
-    for node in sorted(nodes, key=lambda node: not node.answers):
-        if node.node_id is None or node.node_id not in seen:
+def _distinct(cluster: ObservedCluster) -> Iterable[ObservedNode]:
+    """Yield each node once, even if it has several addresses; nodes that answer come first.
+
+    A node that does not answer counts as one of the cluster in `quorum`.
+    """
+    seen: set[tuple[str | None, int]] = set()
+    for node in sorted(cluster.nodes, key=lambda node: not node.answers):
+        if node.node_id is None:
             yield node
-        if node.node_id is not None:
-            seen.add(node.node_id)
+            continue
+        key = (node.cluster_id if cluster.is_foreign(node) else cluster.cluster_id, node.node_id)
+        if key not in seen:
+            seen.add(key)
+            yield node
 
 
 def _doubles(nodes: Iterable[ObservedNode]) -> dict[int, list[str]]:
-    """Return the addresses of nodes that have the same id and different disks, by id."""
-    disks: dict[int, dict[bytes, str]] = {}
+    """Return the addresses of nodes of one cluster that have the same id and different disks, by id."""
+    disks: dict[tuple[str | None, int], dict[bytes, str]] = {}
     for node in nodes:
         if node.quorum is not None and node.node_id is not None and node.quorum.answered_by.directory_id:
-            disks.setdefault(node.node_id, {})[node.quorum.answered_by.directory_id] = node.address
-    return {node_id: sorted(found.values()) for node_id, found in disks.items() if len(found) > 1}
+            found = disks.setdefault((node.cluster_id, node.node_id), {})
+            found[node.quorum.answered_by.directory_id] = node.address
+    return {node_id: sorted(found.values()) for (_, node_id), found in disks.items() if len(found) > 1}

@@ -39,7 +39,7 @@ def transfer_command(cluster: ObservedCluster, leader: ObservedNode, *, faster_t
     }
     others = [
         (node.described.fsync_p99_us if node.described.HasField("fsync_p99_us") else math.inf, node.node_id)
-        for node in cluster.nodes
+        for node in cluster.own_nodes
         if node.described is not None and node is not leader
         and node.node_id in caught_up and node.node_id not in cluster.replaced_voters
     ]  # fmt: skip
@@ -58,7 +58,7 @@ def fsync_text(node: ObservedNode | None) -> str:
 
 def _clocks(cluster: ObservedCluster) -> Iterator[Finding]:
     """Compare the nodes with each other, because the examiner's own clock may be wrong."""
-    clocks = [(node.clock_ahead_ms, node.node_id) for node in cluster.nodes if node.clock_ahead_ms is not None]
+    clocks = [(node.clock_ahead_ms, node.node_id) for node in cluster.own_nodes if node.clock_ahead_ms is not None]
     if len(clocks) < 2:
         return
     middle = statistics.median_low(ahead for ahead, _ in clocks)
@@ -87,7 +87,7 @@ def _duration(milliseconds: int) -> str:
 
 
 def _disks(cluster: ObservedCluster) -> Iterator[Finding]:
-    for node in cluster.nodes:
+    for node in cluster.own_nodes:
         described = node.described
         if described is None or not described.HasField("fsync_p99_us") or described.fsync_p99_us < SLOW_FSYNC_US:
             continue
@@ -107,7 +107,7 @@ def _disks(cluster: ObservedCluster) -> Iterator[Finding]:
 
 def _behind(cluster: ObservedCluster) -> Iterator[Finding]:
     end = cluster.committed_end
-    for node in cluster.nodes:
+    for node in cluster.own_nodes:
         first, later = node.described, node.described_later
         if first is None or later is None or later.applied_offset >= end:
             continue
@@ -142,7 +142,7 @@ def _not_ready(cluster: ObservedCluster) -> Iterator[Finding]:
     leader = cluster.leader
     if leader is None or leader.quorum is None or leader.quorum.paused:
         return
-    for node in cluster.nodes:
+    for node in cluster.own_nodes:
         if failing := node.failing_checks(ignored=("broker", "metadata")):  # other findings cover these two
             yield Finding(
                 PROBLEM,

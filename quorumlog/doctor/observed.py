@@ -56,6 +56,12 @@ class ObservedNode:
         return known.leader_id if known is not None and known.HasField("leader_id") else None
 
     @property
+    def cluster_id(self) -> str | None:
+        """The cluster to which this node belongs; None if it does not answer, or is in no cluster yet."""
+        known = None if self.quorum is None else self.quorum.known
+        return known.cluster_id if known is not None and known.HasField("cluster_id") else None
+
+    @property
     def epoch(self) -> int:
         """The quorum's epoch as this node knows it; 0 if it does not answer."""
         return 0 if self.quorum is None else self.quorum.known.epoch
@@ -93,6 +99,21 @@ class ObservedCluster:
     """Addresses of nodes that claim the same id with different disks, by id."""
 
     @property
+    def own_nodes(self) -> list[ObservedNode]:
+        """The nodes that do not report another cluster than `quorum` does, with which their ids may collide."""
+        return [node for node in self.nodes if not self.is_foreign(node)]
+
+    def is_foreign(self, node: ObservedNode) -> bool:
+        """Return whether a node reports that it belongs to another cluster."""
+        return self.cluster_id is not None and node.cluster_id not in (None, self.cluster_id)
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster in `quorum`; None if it is not known."""
+        known = None if self.quorum is None else self.quorum.known
+        return known.cluster_id if known is not None and known.HasField("cluster_id") else None
+
+    @property
     def leader(self) -> ObservedNode | None:
         """The node that reports that it leads, in the highest epoch."""
         leaders = [node for node in self.nodes if node.leads]
@@ -119,7 +140,7 @@ class ObservedCluster:
         """The leader that a majority of the voters follows in one epoch, even if it does not answer this machine."""
         views = [
             (node.epoch, node.leader_id)
-            for node in self.nodes
+            for node in self.own_nodes
             if node.node_id in self.voters and node.leader_id is not None
         ]
         found = max(set(views), key=views.count, default=None)
@@ -131,8 +152,17 @@ class ObservedCluster:
         return int(self.quorum.high_watermark) if self.quorum is not None else 0
 
     def node(self, node_id: int) -> ObservedNode | None:
-        """Return the node with this id.  If there are several, prefer one that answers."""
-        found = [node for node in self.nodes if node.node_id == node_id]
+        """Return the node with this id.  If there are several, prefer one that answers.
+
+        A node of another cluster counts only at an address of this cluster, where it replaces the node with this id.
+        """
+        replicas = [] if self.quorum is None else [*self.quorum.voters, *self.quorum.observers]
+        places = {status.replica.address for status in replicas}
+        found = [
+            node
+            for node in self.nodes
+            if node.node_id == node_id and (not self.is_foreign(node) or node.address in places)
+        ]
         return next((node for node in found if node.answers), found[0] if found else None)
 
     def answers(self, node_id: int) -> bool:
@@ -162,7 +192,7 @@ class ObservedCluster:
         """Return the latest end that an unavailable node reported to others; None if it answers or reported none."""
         if self.answers(node_id):
             return None
-        reported = [end for each in self.nodes if each.described is not None for end in each.described.ends]
+        reported = [end for each in self.own_nodes if each.described is not None for end in each.described.ends]
         own = [end for end in reported if end.node_id == node_id]
         return max(own, key=lambda end: end.at_ms, default=None)
 

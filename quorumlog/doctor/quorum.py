@@ -81,8 +81,9 @@ def _strangers(cluster: ObservedCluster) -> Iterator[Finding]:
             "list and kctl quorum status show which of them the cluster uses",
             nodes=(node_id,),
         )
-    newest = max(known.generation for _, known in described)
-    old = [node for node, known in described if known.generation < newest]
+    own = [(node, known) for node, known in described if not cluster.is_foreign(node)]
+    newest = max(known.generation for _, known in own)
+    old = [node for node, known in own if known.generation < newest]
     if old:
         yield Finding(
             PROBLEM,
@@ -146,7 +147,7 @@ def _no_leader(cluster: ObservedCluster, quorum: DescribeQuorumReply) -> Finding
             f"permanently: {RECOVERY}",
             nodes=tuple(absent),
         )
-    views = [_view(node) for node in cluster.nodes if node.node_id in voters and node.answers]
+    views = [_view(node) for node in cluster.own_nodes if node.node_id in voters and node.answers]
     addresses = (f"{voter.replica.key.node_id}@{voter.replica.address}" for voter in quorum.voters)
     return Finding(
         CRITICAL,
@@ -440,7 +441,7 @@ def _candidates(cluster: ObservedCluster, quorum: DescribeQuorumReply) -> list[i
 
 
 def _another_node(cluster: ObservedCluster, what: str) -> str:
-    addresses = ",".join(node.address for node in cluster.nodes if node.answers)
+    addresses = ",".join(node.address for node in cluster.own_nodes if node.answers)
     return (
         f"start {what}, each on a machine of its own (quorum-node run --join {addresses}, with its own id, data "
         "directory and address); doctor then gives the command that makes them voters"

@@ -24,7 +24,7 @@ def is_low(directory: node_pb2.Directory) -> bool:
 
 def space_findings(cluster: ObservedCluster) -> Iterator[Finding]:
     """Yield at most one finding about all directories with little free space, the fullest first."""
-    low = [(node, each) for node in cluster.nodes for each in _directories(node) if is_low(each)]
+    low = [(node, each) for node in cluster.own_nodes for each in _directories(node) if is_low(each)]
     if not low:
         return
     low.sort(key=lambda found: (found[1].free_bytes, found[0].node_id or 0))

@@ -12,6 +12,13 @@ QUORUM_TESTS = "tests/unit/quorumlog/doctor/test_doctor_quorum.py"
 
 MUTANTS = (
     Mutant(
+        "doctor treats a node of another cluster as the voter with the same id",
+        "quorumlog/doctor/observed.py",
+        "and (not self.is_foreign(node) or node.address in places)",
+        "",
+        (f"{QUORUM_TESTS}::test_nodes_of_another_cluster_with_the_same_ids_are_not_confused_with_ours",),
+    ),
+    Mutant(
         "doctor gives up records of partitions that wait for another broker",
         STEPS,
         "if topic in others else [command]",

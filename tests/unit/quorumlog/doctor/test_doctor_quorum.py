@@ -316,3 +316,33 @@ def test_nodes_of_different_clusters_and_generations(clinic: Clinic, diagnose: D
     assert findings.keys() == {"DIFFERENT_CLUSTERS", "OLD_GENERATION"}
     assert findings["DIFFERENT_CLUSTERS"]["cause"] == "C: 1, 2, 11, 12 and 13; D: 3"
     assert findings["OLD_GENERATION"]["nodes"] == [12]
+
+
+def test_nodes_of_another_cluster_with_the_same_ids_are_not_confused_with_ours(
+    diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ids of most clusters begin with 1, and a list of controllers may name two clusters by mistake."""
+    clinic = Clinic(brokers=(11, 12, 13, 101, 102, 111))
+    use(clinic, monkeypatch)
+    clinic.brokers = [11, 12, 13]
+    del clinic.metadata.brokers[3:]
+    for theirs, node_id in ((101, 1), (102, 2), (111, 11)):
+        clinic.claims[theirs], clinic.clusters[theirs] = node_id, "D"
+        clinic.disks[theirs], clinic.generations[theirs] = b"\7" * 16, 1
+        clinic.views[theirs] = None
+    mixed = ",".join(map(address, (101, 102, 111, 1, 2, 3)))
+    findings, _ = diagnose("--controllers", mixed)
+    assert findings.keys() == {"DIFFERENT_CLUSTERS"}
+    assert findings["DIFFERENT_CLUSTERS"]["cause"] == "C: 1, 2, 3, 11, 12 and 13; D: 1, 2 and 11"
+    clinic.silence_voter(2)
+    findings, _ = diagnose("--controllers", mixed)
+    assert findings.keys() == {"DIFFERENT_CLUSTERS", "VOTER_DOWN"}
+    assert findings["VOTER_DOWN"]["commands"] == [f"kctl add-voter 2@{address(2)} --replace"]
+
+
+def test_a_voter_that_was_started_in_another_cluster(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.clusters[3], clinic.disks[3], clinic.views[3] = "D", b"\7" * 16, None
+    clinic.statuses[3].last_fetch_ms = 5000
+    findings, _ = diagnose()
+    assert findings.keys() == {"DIFFERENT_CLUSTERS", "VOTER_NEW_DISK"}
+    assert findings["VOTER_NEW_DISK"]["next"].startswith("start the node with its old disk")
