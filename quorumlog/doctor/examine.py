@@ -268,7 +268,8 @@ class _Examination:
                 if each.leader != NO_LEADER
             ]
             limit_s = self._limit(TRANSACTIONS_S)
-            self.cluster.transactions = await look_at_transactions(addresses, led, self._wall_ms(), limit_s)
+            now_ms = self._wall_ms() + self.cluster.clock_ahead_ms
+            self.cluster.transactions = await look_at_transactions(addresses, led, now_ms, limit_s)
 
     def _clients_of(self, topic: str) -> list[str]:
         """Return the addresses of unfenced brokers for Kafka clients, if this topic exists; else nothing."""

@@ -5,6 +5,7 @@ Everything here describes the cluster at the time of the examination.  Messages 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -112,6 +113,12 @@ class ObservedCluster:
         """The id of the cluster in `quorum`; None if it is not known."""
         known = None if self.quorum is None else self.quorum.known
         return known.cluster_id if known is not None and known.HasField("cluster_id") else None
+
+    @property
+    def clock_ahead_ms(self) -> int:
+        """How far the clocks of the nodes are ahead of the examiner's, which may be wrong: the median; 0 if unknown."""
+        known = [node.clock_ahead_ms for node in self.own_nodes if node.clock_ahead_ms is not None]
+        return statistics.median_low(known) if known else 0
 
     @property
     def leader(self) -> ObservedNode | None:

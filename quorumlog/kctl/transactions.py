@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from quorumlog.client.transaction_logs import Hanging, OpenTransaction, StableRange
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
+CLOCK_S = 1.0
+CLOCKS_MAX = 3
+"""Time limit for the answer of a node about its clock, and how many nodes are asked, one after the other."""
 LOGS_S = 10.0
 """Time limit for the answers of leaders and coordinators.  A partition without an answer is reported with a problem."""
 
@@ -272,9 +275,9 @@ async def find_hanging(context: Context, topics: tuple[TopicChoice, ...], broker
     """
     from quorumlog.client.transaction_logs import look_at_logs
 
+    now_ms = await _clusters_time_ms(context)
     async with open_transactions(context) as (cluster, client):
         wanted = await _examined(context, cluster, topics, broker_id)
-        now_ms = Sources.real().wall_ms()
         found = await look_at_logs(client, cluster, wanted, now_ms, min(context.left_s / 3, LOGS_S))
     rows = [hanging_row(each) for each in found.hanging]
     if context.output.is_json:
@@ -289,6 +292,26 @@ async def find_hanging(context: Context, topics: tuple[TopicChoice, ...], broker
         (topic, index), why = next(iter(sorted(found.problems.items())))
         text = f"{counted(len(found.problems), 'partition')} could not be examined; {topic}-{index}: {why}"
         raise ClusterError(ApiError.TIMED_OUT, text, "kctl doctor", retriable=True)
+
+
+async def _clusters_time_ms(context: Context) -> int:
+    """Return the time in ms since 1970 by the clock of a node; by this machine's clock if no node answers.
+
+    Coordinators note when transactions begin.  With a clock that is ahead of theirs, every transaction would seem to
+    exceed its timeout.
+    """
+    from quorumlog.wire import rpcs
+    from quorumlog.wire.v1 import node_pb2
+
+    request = node_pb2.DescribeNodeRequest()
+    async with context.client() as client:
+        for address in client.addresses[:CLOCKS_MAX]:
+            limit_s = min(context.left_s / (2 * CLOCKS_MAX), CLOCK_S)
+            with suppress(ClusterError):  # each is asked only once: without its clock, the command still works
+                reply = await client.ask_node(address, rpcs.DESCRIBE_NODE, request, limit_s)
+                if reply.HasField("wall_ms"):  # nodes of older releases do not report it
+                    return int(reply.wall_ms)
+    return Sources.real().wall_ms()
 
 
 async def _examined(

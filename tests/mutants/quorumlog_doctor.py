@@ -12,6 +12,16 @@ QUORUM_TESTS = "tests/unit/quorumlog/doctor/test_doctor_quorum.py"
 
 MUTANTS = (
     Mutant(
+        "doctor judges the age of transactions by the clock of its own machine",
+        "quorumlog/doctor/examine.py",
+        "self._wall_ms() + self.cluster.clock_ahead_ms",
+        "self._wall_ms()",
+        (
+            "tests/unit/quorumlog/doctor/test_doctor_transactions.py"
+            "::test_transactions_are_judged_by_the_clocks_of_the_nodes",
+        ),
+    ),
+    Mutant(
         "doctor treats a node of another cluster as the voter with the same id",
         "quorumlog/doctor/observed.py",
         "and (not self.is_foreign(node) or node.address in places)",

@@ -11,6 +11,7 @@ from quorumlog.client.transaction_logs import Hanging, OpenInLogs, OpenTransacti
 from quorumlog.doctor import examine as examination
 from quorumlog.doctor.transactions import LONG_MS, STATE_TOPIC
 from quorumlog.doctor.transactions_observed import ObservedTransactions
+from quorumlog.runtime.clock import Sources
 from quorumlog.words import Key
 from tests.unit.quorumlog.doctor.clinic import Clinic, Diagnose
 
@@ -51,6 +52,26 @@ def seen(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> ObservedTransaction
 def test_transactions_that_end_in_time_are_no_finding(seen: ObservedTransactions, diagnose: Diagnose) -> None:
     seen.found = found(known(open_ms=LONG_MS))
     assert diagnose() == ({}, 0)
+
+
+def test_transactions_are_judged_by_the_clocks_of_the_nodes(
+    clinic: Clinic, seen: ObservedTransactions, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the clock of this machine were an hour ahead, every transaction would seem to exceed its timeout."""
+    hour_ms = 3_600_000
+    asked_ms: list[int] = []
+
+    async def look(_addresses: object, _partitions: object, now_ms: int, _timeout_s: float) -> ObservedTransactions:
+        asked_ms.append(now_ms)
+        return seen
+
+    monkeypatch.setattr(examination, "look_at_transactions", look)
+    real_ms = Sources.real().wall_ms()
+    for described in clinic.described.values():
+        described.wall_ms = real_ms - hour_ms
+    clinic.described[2].wall_ms = real_ms  # one node alone is wrong
+    diagnose()
+    assert asked_ms[0] < real_ms - hour_ms / 2
 
 
 def test_without_transactions_nobody_is_asked(

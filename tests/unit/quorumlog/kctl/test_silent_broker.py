@@ -13,6 +13,7 @@ from quorumlog.client.transaction_admin import TransactionClient, TransactionDes
 from quorumlog.kctl import directories, transactions
 from quorumlog.kctl.main import run
 from quorumlog.wire import rpcs
+from quorumlog.wire.v1 import node_pb2
 from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers, threaded_brokers
 from tests.unit.quorumlog.client.fake_transactions import FakeTransactions, ongoing
 from tests.unit.quorumlog.kctl.test_commands import FakeClient, client
@@ -49,6 +50,7 @@ class Tool:
 @pytest.fixture
 def tool(client: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Tool]:
     client.replies[rpcs.DESCRIBE_BROKERS] = brokers(b1=False, b2=False)
+    client.replies[rpcs.DESCRIBE_NODE] = node_pb2.DescribeNodeReply()
     with threaded_brokers(0) as threaded:
         cluster = threaded.brokers
 

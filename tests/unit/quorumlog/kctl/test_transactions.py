@@ -9,8 +9,13 @@ import pytest
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.scope_client import ScopeClient, ScopeDescription
 from quorumlog.errors import ClusterError
-from quorumlog.kctl.transactions import _scope_of
+from quorumlog.kctl.context import Context
+from quorumlog.kctl.transactions import _clusters_time_ms, _scope_of
+from quorumlog.runtime.clock import Sources
+from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.wire.rpcs import AnyRpc
+from quorumlog.wire.v1 import node_pb2
 
 SCOPE = ScopeDescription("job", "owner", "run", 1, "Open", -1, 0, ())
 
@@ -37,3 +42,31 @@ async def test_the_producer_of_a_scope_is_shown_although_its_scope_was_deleted(m
 async def test_a_coordinator_that_does_not_answer_about_a_scope_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ClusterError, match="no answer"):
         await described(monkeypatch, ClusterError(ApiError.TIMED_OUT, "no answer", retriable=True), "__scope/job/0.1")
+
+
+class Clock:
+    """A client of two nodes, of which the first does not answer; wall_ms: None: nor does the second."""
+
+    def __init__(self, wall_ms: int | None) -> None:
+        self._wall_ms = wall_ms
+
+    async def __aenter__(self) -> Clock:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    addresses = ("h1:1", "h2:1")
+
+    async def ask_node(self, address: str, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        assert rpc == rpcs.DESCRIBE_NODE
+        if self._wall_ms is None or address == "h1:1":
+            raise ClusterError(ApiError.UNAVAILABLE, "no answer", retriable=True)
+        return node_pb2.DescribeNodeReply(wall_ms=self._wall_ms)
+
+
+async def test_transactions_are_judged_by_the_clock_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Context, "client", lambda _context: Clock(1_000))
+    assert await _clusters_time_ms(Context()) == 1_000
+    monkeypatch.setattr(Context, "client", lambda _context: Clock(None))
+    before_ms = Sources.real().wall_ms()
+    assert before_ms <= await _clusters_time_ms(Context()) <= Sources.real().wall_ms()
