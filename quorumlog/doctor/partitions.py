@@ -68,7 +68,7 @@ def _leaderless(layout: Layout) -> Iterator[Finding]:
             held = "it" if len(eligible) == 1 else "they"
             give_up = f"give up the records that only {held} held: {'; '.join(commands)}"
         else:
-            commands, give_up = _recreate(layout, keys, eligible[0])
+            commands, give_up = _recreate(layout, keys, eligible)
         yield Finding(
             CRITICAL,
             "OFFLINE",
@@ -81,11 +81,16 @@ def _leaderless(layout: Layout) -> Iterator[Finding]:
         )
 
 
-def _recreate(layout: Layout, keys: list[Key], broker_id: int) -> tuple[tuple[str, ...], str]:
-    """Return the commands that recreate partitions whose only replica was on a lost broker, and the step as text."""
-    lost = "the records are lost, because it had the only replica"
-    if all(each == broker_id for each in layout.open_brokers()):
-        return (), f"{lost}; start another broker, then run doctor again"
+def _recreate(layout: Layout, keys: list[Key], brokers: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
+    """Return the commands that recreate partitions whose replicas were all on lost brokers, and the step as text."""
+    lost = (
+        f"the records are lost, because {'it had the only replica' if len(brokers) == 1 else 'they had all replicas'}"
+    )
+    broker_id, factor = brokers[0], layout.factor(keys)
+    others = [each for each in layout.open_brokers() if each != broker_id]
+    if len(others) < factor:
+        lack = f" ({counted(len(others), 'is', 'are')} up, {factor} are needed)" if factor > 1 else ""
+        return (), f"{lost}; start another broker{lack}, then run doctor again"
     # The move waits for the election that follows it, so kctl must not wait for the move.
     commands = (move(first_topics(keys), drain=broker_id).removesuffix(" --wait"), *unclean(keys, layout.leaderless))
     return commands, f"{lost}; these commands recreate the partition, empty, on another broker: {'; '.join(commands)}"

@@ -316,3 +316,21 @@ def test_a_reassignment_without_a_leader_or_with_too_few_in_sync(clinic: Clinic,
     partition.isr[:] = [12, 13]
     clinic.metadata.topics[0].configs.add(key="min.insync.replicas", value="2")
     assert "the old replicas cannot be removed" in diagnose()[0]["REASSIGNMENT_STUCK"]["cause"]
+
+
+def test_partitions_are_recreated_only_if_enough_brokers_are_up(
+    diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kctl reassign generate` refuses to place two replicas on one broker."""
+    for brokers, commands in (((11, 12, 13), 0), ((11, 12, 13, 14), 2)):
+        clinic = Clinic(brokers=brokers)
+        use(clinic, monkeypatch)
+        (partition,) = clinic.topic("t", (11, 12))
+        clinic.fence(11)
+        clinic.fence(12)
+        partition.leader, partition.isr[:] = -1, [11, 12]
+        found = diagnose()[0]["OFFLINE"]
+        assert len(found["commands"]) == commands
+        step = "if all of them are lost permanently: the records are lost, because they had all replicas; "
+        lack = "start another broker (1 is up, 2 are needed), then run doctor again"
+        assert f"{step}{lack if not commands else 'these commands recreate'}" in found["next"]
