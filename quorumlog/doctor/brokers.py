@@ -182,17 +182,25 @@ def _copy_again(layout: Layout, keys: list[Key], broker_id: int) -> tuple[tuple[
     by_factor: dict[int, list[str]] = {}
     for topic in first_topics(keys):
         by_factor.setdefault(layout.factor([key for key in keys if key[0] == topic]), []).append(topic)
-    others = [each for each in layout.open_brokers() if each != broker_id]
+    open_brokers = layout.open_brokers()
+    others = [each for each in open_brokers if each != broker_id]
     commands: list[str] = []
     meanings: list[str] = []
+    waiting: list[str] = []
     for factor, topics in sorted(by_factor.items()):
         if len(others) >= factor:
             commands.append(move(topics, drain=broker_id))
             meanings.append("copy it to another broker")
+        elif broker_id not in open_brokers:  # a replica that is dropped could not be copied again
+            waiting += topics
         else:  # every topic gets its own replication factor back
             commands += [move(topics, drain=broker_id, factor=factor - 1), move(topics, factor=factor)]
             meanings.append("drop it, then copy it again")
-    return tuple(commands), f"{', or '.join(dict.fromkeys(meanings))}: {'; '.join(commands)}; {RECOVERY}"
+    steps = [f"{', or '.join(dict.fromkeys(meanings))}: {'; '.join(commands)}"] if commands else []
+    if waiting:
+        shown = ", ".join(waiting[:SHOWN_MAX])
+        steps.append(f"start another broker, or use broker {broker_id} again, before {shown} can be repaired")
+    return tuple(commands), "; ".join([*steps, RECOVERY])
 
 
 def _strays(layout: Layout) -> Iterator[Finding]:

@@ -223,6 +223,18 @@ def test_a_lost_replica_is_moved_to_a_spare_broker(monkeypatch: pytest.MonkeyPat
     ]
 
 
+def test_a_lost_replica_is_not_dropped_while_no_broker_can_get_another_one(clinic: Clinic, diagnose: Diagnose) -> None:
+    for name, row in (("three", (11, 12, 13)), ("two", (11, 12))):
+        (partition,) = clinic.topic(name, row)
+        clinic.lose(partition, 12)
+    clinic.fence(12)
+    found = diagnose()[0]["LOST_REPLICA"]
+    assert found["commands"] == [
+        "kctl reassign generate --topic two --drain 12 | kctl reassign start --plan - --wait",
+    ]
+    assert "; start another broker, or use broker 12 again, before three can be repaired; docs/" in found["next"]
+
+
 def test_topics_keep_their_replication_factors_when_lost_replicas_are_copied_again(
     clinic: Clinic, diagnose: Diagnose
 ) -> None:
