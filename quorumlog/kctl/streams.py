@@ -25,6 +25,9 @@ def prepare() -> None:
             if opened != descriptor:
                 os.dup2(opened, descriptor)
                 os.close(opened)
+    for descriptor in (1, 2):
+        if not os.get_blocking(descriptor):  # as another program left the terminal; Python would lose output silently
+            os.set_blocking(descriptor, True)
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - for as long as the process runs
     if sys.stderr is None:

@@ -1,0 +1,30 @@
+"""Standard streams in odd states.  `tests/integration/cli/test_streams.py` shows whole commands."""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+
+LINES = 5_000
+PROGRAM = f"""
+import os, sys
+from quorumlog.kctl import streams
+from quorumlog.kctl.output import Output
+os.set_blocking(1, False)
+streams.prepare()
+print("ready", file=sys.stderr, flush=True)
+for number in range({LINES}):
+    Output("json").line({{"number": number, "padding": "x" * 100}})
+print("done", file=sys.stderr, flush=True)
+"""
+
+
+def test_no_output_is_lost_if_another_program_left_the_pipe_non_blocking() -> None:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"ready\n"
+        select.select([process.stderr], [], [], 1)  # "done" if the full pipe does not stop the program; else the time
+        assert len(process.stdout.read().splitlines()) == LINES
+        assert process.wait() == 0
