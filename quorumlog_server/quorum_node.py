@@ -136,7 +136,13 @@ def _recover(parsed: argparse.Namespace) -> int:
 
 def _say(line: str) -> None:
     """Print at once, even to a pipe or a file: if the process is killed, the output must show whether writing began."""
-    print(line, flush=True)
+    try:
+        print(line, flush=True)
+    except OSError as error:  # a closed pipe, or a full disk
+        server_cli.discard_output()
+        next_step = 'check where the output goes; unless "done" is this line or an earlier one, run it again'
+        text = f"the output cannot be written: {error.strerror or error}; the line was: {line}"
+        raise QuorumlogError(text, next_step) from error
 
 
 def _confirm() -> bool:

@@ -49,10 +49,15 @@ def print_config(program: str, arguments: argparse.Namespace, environ: Mapping[s
     try:
         print("\n".join(lines), flush=True)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # keep Python silent when it flushes at exit
+        discard_output()
         if not isinstance(error, BrokenPipeError):  # it only means that the reader closed the pipe
             return fail(program, QuorumlogError(f"cannot write the settings: {error.strerror}", "check the output"))
     return report_problems(program, ConfigError(*settings.problems)) if settings.problems else 0
+
+
+def discard_output() -> None:
+    """Discard standard output from now on, so that Python is silent when it flushes a broken one at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def report_problems(program: str, error: ConfigError) -> int:

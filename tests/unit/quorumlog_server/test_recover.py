@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -136,3 +137,17 @@ def test_a_directory_that_is_given_twice_is_used_once(tmp_path: Path, capsys: py
     (tmp_path / "link").symlink_to(folder)
     assert run(["recover", "--data-dir", str(folder), "--data-dir", str(tmp_path / "link"), "--yes"], {}) == 0
     assert capsys.readouterr().out.count("found ") == 1
+
+
+def test_a_closed_output_is_reported_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody would see whether the command writes, as after `quorum-node recover --yes | head -1`."""
+    folder = used(tmp_path / "1")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as output:
+        monkeypatch.setattr("sys.stdout", output)
+        assert run(["recover", "--data-dir", str(folder), "--yes"], {}) == 1
+    assert "the output cannot be written: Broken pipe; the line was: found " in capsys.readouterr().err
+    assert end_of(folder) == 2
