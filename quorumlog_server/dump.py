@@ -21,6 +21,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import struct
 import sys
 import tempfile
@@ -52,6 +53,7 @@ Emit = Callable[[bytes, bytes], None]
 
 def main() -> None:
     """Run the program.  Arguments: the path and, for a snapshot, names of topics."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the copy is deleted
     try:
         dump(sys.argv[1], sys.argv[2:], _emit)
     except BrokenPipeError:  # the reader has closed its end

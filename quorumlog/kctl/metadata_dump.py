@@ -7,6 +7,7 @@ as a process, which writes messages of node.proto.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import struct
 import sys
@@ -19,6 +20,8 @@ from quorumlog.kctl.dev_cluster import environment
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import node_pb2
 
+STOP_S = 5.0
+"""How long the reader may take to end; a disk that hangs may delay it."""
 _FRAME = struct.Struct(">cI")
 _MESSAGES: dict[bytes, tuple[str, Any]] = {
     b"B": ("batch", node_pb2.MetadataBatch),
@@ -61,8 +64,15 @@ class Dump:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process.returncode is None:
-            self._process.kill()  # safe: it only reads
-            await self._process.wait()
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                self._process.terminate()  # it deletes its copy of the log
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._process.communicate()  # an output that is not read to its end would not be closed
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()  # safe: it only reads
+            await self._process.communicate()
 
     async def __aiter__(self) -> AsyncIterator[Found]:
         output = self._process.stdout

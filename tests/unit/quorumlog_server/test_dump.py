@@ -23,6 +23,7 @@ from quorum.core.types import LogEnd
 from quorum.ports import StoreWrite
 from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL
 from quorumlog.errors import ClusterError, CorruptStoreError, QuorumlogError, StoreRefusedError
+from quorumlog.kctl.metadata_dump import Dump
 from quorumlog.wire.v1 import node_pb2
 from quorumlog_server.dump import FRAME, dump
 from tests.contract.samples import CLUSTER, base, data, founding, leader_change, snapshot_bytes, state
@@ -277,3 +278,26 @@ def test_a_quorum_directory_of_another_user_is_not_reported_as_missing(
     monkeypatch.setattr(os, "stat", refuse)
     with pytest.raises(PermissionError, match=DATABASE):
         dump(str(tmp_path), (), lambda kind, content: None)
+
+
+async def test_the_copy_is_deleted_if_the_output_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kctl metadata dump DIR | head` must not fill the folder for temporary files."""
+    large = "f" * 100_000  # more than the pipe and the reader's buffer hold, so the program still writes
+    store = make(tmp_path / "quorum")
+    await store.open(1, None)
+    await store.write([StoreWrite(state(2), None, (founding(), leader_change(1)))])
+    for offset in range(2, 42):
+        batch = data(offset, payload=encode([Feature(large, offset)]))
+        await store.write([StoreWrite(state(offset + 1), None, (batch,))])
+    await store.close()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    async with Dump(str(tmp_path), ()) as reader:
+        async for found in reader:
+            if found.kind == "batch":
+                break
+        assert os.listdir(temporary)
+    assert os.listdir(temporary) == []
