@@ -101,6 +101,19 @@ def test_clocks_that_differ_are_named(
         assert (findings["CLOCKS"]["cause"], findings["CLOCKS"]["nodes"], code) == (told, [13], 1)
 
 
+@pytest.mark.parametrize(("ahead_ms", "told"), [(-60_000, "node 2 is 60 s behind"), (60_000, "node 2 is 60 s ahead")])
+def test_the_local_clock_decides_between_two_nodes(
+    diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch, ahead_ms: int, told: str
+) -> None:
+    clinic = Clinic(voters=(1, 2), brokers=())
+    use(clinic, monkeypatch)
+    now_ms = Sources.real().wall_ms()
+    monkeypatch.setattr(Sources, "real", lambda: Sources.seeded(0, lambda: now_ms))
+    clinic.described[1].wall_ms, clinic.described[2].wall_ms = now_ms, now_ms + ahead_ms
+    found = diagnose()[0]["CLOCKS"]
+    assert (found["cause"], found["nodes"]) == (told, [2])
+
+
 def test_a_wrong_local_clock_is_not_a_finding(clinic: Clinic, diagnose: Diagnose) -> None:
     for described in clinic.described.values():
         described.wall_ms = 1_000
