@@ -9,8 +9,8 @@ clock, but a delay since the controller's record depends on two.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -74,23 +74,30 @@ class Batch(NamedTuple):
 async def command(
     context: Context, follow: bool, start: int | None, last: int | None, patience_s: float, topics: tuple[str, ...]
 ) -> None:
-    """Show each metadata change, and when each broker applied it."""
+    """Show each metadata change, and when each broker applied it.
+
+    With --follow, --timeout, if given, limits the whole command; its default limits only each request.
+    """
     from quorumlog.kctl.metadata_history import History
 
     if start is not None and last is not None:
         raise click.UsageError("give only one of --from and --last")
     context.interrupted, context.ends_with_output = "" if follow else "nothing was changed", follow
     async with context.client() as client:
-        if follow:
-            context.lift_limit()
-        reader = _Reader(History(client, lambda: context.deadline_s if follow else context.left_s), frozenset(topics))
+        is_limited = not follow or context.timeout_s is not None
+        begin = History(client, lambda: context.left_s if is_limited else context.deadline_s)
+        reader = _Reader(begin, frozenset(topics))
         wanted = (0 if follow else LAST) if last is None and start is None else last
-        batches = await reader.begin(start, wanted)
-        brokers = Brokers(client, context.deadline_s if follow else context.left_s)
-        if follow:
-            await _follow(context, reader, brokers, batches, patience_s)
-        else:
-            await _show_once(context, reader, brokers, batches)
+        if not follow:
+            batches = await reader.begin(start, wanted)
+            await _show_once(context, reader, Brokers(client, context.left_s), batches)
+            return
+        context.lift_limit()
+        with suppress(TimeoutError):  # a success: the user chose this time, and a failure to begin is reported before
+            async with asyncio.timeout(context.follow_s):
+                batches = await reader.begin(start, wanted)
+                reader.history = History(client, lambda: context.deadline_s)  # each later request may take that long
+                await _follow(context, reader, Brokers(client, context.deadline_s), batches, patience_s)
 
 
 async def _show_once(context: Context, reader: _Reader, brokers: Brokers, batches: list[Batch]) -> None:
@@ -139,11 +146,12 @@ class _Reader:
     """Reads batches of changes, ascending.
 
     offset: the end of the changes that were read.  gap: the first and last offset of changes that were omitted because
-    no node retains them; the caller resets it to None.  broker_epochs: the epochs of the registered brokers, by id.
+    no node retains them; the caller resets it to None.  history: reads the log; assignable.  broker_epochs: the epochs
+    of the registered brokers, by id.
     """
 
     def __init__(self, history: History, topics: frozenset[str]) -> None:
-        self._history = history
+        self.history = history
         self._topics = topics
         self._names: Names | None = None
         self.offset = 0
@@ -152,8 +160,8 @@ class _Reader:
 
     async def begin(self, start: int | None, last: int | None) -> list[Batch]:
         """Return the existing changes: all from offset `start` on, or the latest `last` ones."""
-        await self._history.learn_nodes()
-        first = await self._history.read(NOW, wait=False)
+        await self.history.learn_nodes()
+        first = await self.history.read(NOW, wait=False)
         end, lowest = first.high_watermark, first.log_start
         if start is not None:
             await self._name_topics(start)
@@ -179,11 +187,11 @@ class _Reader:
             ClusterError: no node answers.
         """
         try:
-            return self._take(await self._history.follow(self.offset))
+            return self._take(await self.history.follow(self.offset))
         except ClusterError as error:
             if error.code != ApiError.OFFSET_OUT_OF_RANGE:
                 raise
-        lowest = min((each.begins for each in await self._history.ranges()), default=self.offset)
+        lowest = min((each.begins for each in await self.history.ranges()), default=self.offset)
         if lowest > self.offset:
             self.gap = (self.offset, lowest - 1)
             self.offset = lowest
@@ -193,7 +201,7 @@ class _Reader:
     async def _read_up_to(self, end: int) -> list[Batch]:
         found: list[Batch] = []
         while self.offset < end:
-            found += self._take(await self._history.read_known(self.offset))
+            found += self._take(await self.history.read_known(self.offset))
         return found
 
     def _take(self, reply: Any) -> list[Batch]:
@@ -223,7 +231,7 @@ class _Reader:
     async def _name_topics(self, offset: int) -> None:
         from quorumlog.kctl.metadata_records import Names
 
-        described = await self._history.describe(offset, without_partitions=True)
+        described = await self.history.describe(offset, without_partitions=True)
         self._names = Names((topic.topic_id, topic.name) for topic in described.topics)
         self.broker_epochs = {broker.broker_id: broker.broker_epoch for broker in described.brokers}
 
@@ -279,7 +287,7 @@ class Brokers:
         ends = [batch.end_offset for batch in batches if not batch.is_control]
         if not ends:
             return {}
-        with contextlib.suppress(ClusterError):  # without an answer, use the addresses that are already known
+        with suppress(ClusterError):  # without an answer, use the addresses that are already known
             self._addresses |= await node_addresses(self._client, min(self._timeout_s, EACH_TIMEOUT_S))
         request = node_pb2.ListAppliedBatchesRequest(from_offset=ends[0] - 1)
         deadline = asyncio.get_running_loop().time() + patience_s

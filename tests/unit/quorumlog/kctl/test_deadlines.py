@@ -348,7 +348,13 @@ def test_a_name_resolver_that_hangs_does_not_delay_the_end(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["consume", "t"], ["metadata", "tail"], ["groups", "lag", "--follow"], ["groups", "lag", "g", "--follow"]],
+    [
+        ["consume", "t"],
+        ["metadata", "tail"],
+        ["groups", "lag", "--follow"],
+        ["groups", "lag", "g", "--follow"],
+        ["state-changes", "--follow"],
+    ],
 )
 def test_a_command_that_follows_something_reports_why_it_could_not_begin(
     arguments: list[str], capsys: pytest.CaptureFixture[str]

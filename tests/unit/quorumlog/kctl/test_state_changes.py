@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -330,6 +331,17 @@ def test_following_continues_after_failures_and_reports_gaps(log: Log, capsys: p
     assert "waiting: nobody answers" in captured.err
     assert "the changes from offset 6 to 19 are omitted: they are no longer retained" in captured.err
     assert [each["offset"] for each in lines_of(captured.out)] == [20, 21]
+
+
+def test_a_given_timeout_ends_following(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with the other commands that follow something; otherwise a script with --timeout would hang."""
+
+    async def nothing_happens(*_: object) -> None:
+        await asyncio.sleep(60)
+        raise AssertionError("the command still follows")
+
+    monkeypatch.setattr(state_changes, "_follow", nothing_happens)
+    assert run(["state-changes", "--follow", "--timeout", "0.1"]) == 0
 
 
 def test_following_with_new_brokers_and_renewed_topics(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
