@@ -454,10 +454,13 @@ class LogManager:
     async def _check(
         self, log: PartitionLog, check: Generator[None, None, CheckedReplacement]
     ) -> CheckedReplacement | None:
-        """Run a check in turns; return None if the log was removed meanwhile, because then its files are closed."""
-        turn = Turn()
+        """Run a check in turns; return None if the log was removed or has moved meanwhile.
+
+        The files are closed then; a move renames the folder in the former directory.
+        """
+        turn, directory_id = Turn(), log.directory_id
         with closing(check):
-            while self._logs.get(log.key) is log:
+            while self._logs.get(log.key) is log and log.directory_id == directory_id:
                 try:
                     next(check)
                 except StopIteration as stop:

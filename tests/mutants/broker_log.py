@@ -579,9 +579,19 @@ MUTANTS = (
     Mutant(
         "the check of a replacement continues although its log was removed",
         "broker/log/manager.py",
-        "while self._logs.get(log.key) is log:",
-        "while True:",
+        "while self._logs.get(log.key) is log and log.directory_id == directory_id:",
+        "while log.directory_id == directory_id:",
         ("tests/unit/broker/log/test_compaction_of_a_removed_log.py",),
+    ),
+    Mutant(
+        "the check of a compacted segment reads on after its log has moved, and ends the broker",
+        MANAGER,
+        "while self._logs.get(log.key) is log and log.directory_id == directory_id:",
+        "while self._logs.get(log.key) is log:",
+        (
+            "tests/unit/broker/log/test_compaction_of_a_removed_log.py::"
+            "test_when_it_moves_while_a_replacement_is_checked",
+        ),
     ),
     Mutant(
         "a flush of a former directory vouches for the records of a log that has moved",

@@ -15,6 +15,7 @@ from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner
 from broker.log.cleaning.offset_map import ENTRY_SIZE
 from broker.log.cleaning.ports import CleanWorker, LocalWorker
 from quorumlog.client.records import NewRecord, Record, build_batch, decode_batches, stamp
+from quorumlog.runtime.disk import Disk
 from quorumlog.wire.record_batch import DELETE_HORIZON_FLAG, BatchHeader, Codec, iter_headers, parse_header, patch
 from simulation.kernel.disk import DiskImage, SimulatedDisk
 
@@ -73,11 +74,13 @@ class CompactionRig:
     """The log, its twin, and the checks of all that a cleaning must keep.
 
     records: the twin.  limit: end of everything that a cleaning was allowed to change.
+    others: further directories, to which the log may move.
     """
 
     def __init__(self, seed: int, *, torn: bool = False, segment_size: int = 600, map_entries: int = 1_000) -> None:
         self.random = Random(seed)
         self.disk = SimulatedDisk(self.random, torn=torn)
+        self.others: list[Disk] = []
         self.config = compacted(segment_size)
         self.limits = CleanerLimits(map_memory=map_entries * ENTRY_SIZE)
         self.worker: CleanWorker = LocalWorker()
@@ -95,7 +98,7 @@ class CompactionRig:
         return self.logs.logs[KEY]
 
     async def start(self) -> None:
-        self.logs = LogManager([self.disk])
+        self.logs = LogManager([self.disk, *self.others])
         await self.logs.open()
         assert not self.logs.failures, self.logs.failures
         if KEY not in self.logs.logs:

@@ -1,4 +1,7 @@
-"""A log may be removed at any moment of its compaction, because its topic was deleted or its replica was moved."""
+"""A log may be removed or move at any moment of its compaction.
+
+It is removed because its topic was deleted or its replica was reassigned; it moves to another data directory.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,8 @@ async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setattr(recovery, "CHUNK", 100)
     rig = CompactionRig(1)
     rig.disk = FileDisk.acquire(tmp_path / "data", 1, "cluster", uuid4)  # type: ignore[assignment]
+    other = FileDisk.acquire(tmp_path / "other", 1, "cluster", uuid4)
+    rig.others.append(other)
     await rig.start()
     for number in range(40):
         rig.append((b"%d" % (number % 3), bytes(100)))
@@ -31,6 +36,7 @@ async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     yield rig
     await rig.logs.close()
     rig.disk.close()  # type: ignore[attr-defined]
+    other.close()
 
 
 def leftovers(tmp_path: Path) -> list[Path]:
@@ -74,3 +80,31 @@ async def test_after_a_part_was_swapped_in(rig: CompactionRig, tmp_path: Path, m
     assert swapped == [True]
     assert rig.cleaner.uncleanable[KEY].cause == "the log changed while it was cleaned"
     assert leftovers(tmp_path) == []
+
+
+async def test_when_it_moves_while_a_replacement_is_checked(
+    rig: CompactionRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = rig.others[0].directory_id
+    await rig.logs.moves.request({KEY: target})
+    check, folder, runners = LogCompaction.check, rig.log.folder, []
+
+    def moved_meanwhile(*args: Any) -> Generator[None, None, Any]:
+        checking = check(*args)
+        yield next(checking)
+        runners.append(asyncio.create_task(rig.logs.moves.run(lambda: 5_000)))
+        while rig.disk.exists(folder):  # it is renamed once the log is in the target
+            yield
+        return (yield from checking)
+
+    monkeypatch.setattr(LogCompaction, "check", moved_meanwhile)
+    assert await rig.cleaner.clean_next()
+    runners[0].cancel()
+    await asyncio.gather(*runners, return_exceptions=True)
+    assert rig.log.directory_id == target
+    assert rig.cleaner.uncleanable[KEY].cause == "the log changed while it was cleaned"
+    monkeypatch.undo()
+    rig.cleaner.uncleanable.clear()
+    assert await rig.clean()
+    rig.check()
+    assert leftovers(tmp_path / "data" / "logs") == leftovers(tmp_path / "other") == []
