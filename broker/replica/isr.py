@@ -120,7 +120,8 @@ class IsrKeeper:
         for replica in list(self._table):
             leader = replica.leader
             if leader is not None and (leader.followers or leader.has_pending_isr):
-                if leader.wanted_isr(now_ms()) != leader.isr:
+                # An undecided proposal is lost from the candidates while this broker does not serve.
+                if leader.has_pending_isr or leader.wanted_isr(now_ms()) != leader.isr:
                     self._candidates[replica.partition] = replica
                 await turn.passed()
 

@@ -394,6 +394,13 @@ MUTANTS = (
         (f"{ISR_TESTS}::test_only_a_definite_refusal_voids_a_proposal",),
     ),
     Mutant(
+        "an ISR proposal that was not answered before a stall holds the watermark permanently",
+        ISR,
+        "if leader.has_pending_isr or leader.wanted_isr(now_ms()) != leader.isr:",
+        "if leader.wanted_isr(now_ms()) != leader.isr:",
+        (f"{ISR_TESTS}::test_a_proposal_without_an_answer_is_decided_after_a_stall",),
+    ),
+    Mutant(
         "parked produces of acks=1 wait for the watermark",
         PARKED,
         "        heap = self._by_commit if produce.acks == ACKS_ALL else self._by_flush\n        heapq.heappush",

@@ -1,4 +1,4 @@
-"""The controller's answers to ISR proposals."""
+"""ISR proposals, and the controller's answers to them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from broker.core.partition import Answer
 from broker.replica.isr import answer_of
+from tests.unit.broker.replica.rig import Rig
 
 
 @pytest.mark.parametrize(
@@ -25,3 +26,26 @@ from broker.replica.isr import answer_of
 def test_only_a_definite_refusal_voids_a_proposal(word: str, answer: Answer) -> None:
     """A copy that was never answered may still be accepted, and holds the watermark until then."""
     assert answer_of(word) is answer
+
+
+async def test_a_proposal_without_an_answer_is_decided_after_a_stall(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then the watermark waits for the follower that was proposed, even if that has ended."""
+    await rig.create((1, 2))
+    await rig.change(isr=(1,))
+    await rig.write(b"x")
+    await rig.fetch(2, 1, 0)
+    keeper = rig.role.isr
+    (asked,) = keeper._propose()
+    assert asked.proposal.members == (1, 2)
+    keeper._on_answer(asked, "TIMED_OUT")
+    with monkeypatch.context() as stalled:
+        stalled.setattr(rig.context, "is_awake", lambda: False)
+        assert keeper._propose() == []
+    leader = rig.leader
+    leader.followers[2].caught_up_ms -= 60_000  # it has ended long ago
+    await rig.write(b"y")
+    assert leader.high_watermark == 1
+    await keeper._look_at_all()
+    monkeypatch.setattr(leader._pending, "not_before_ms", 0)
+    (again,) = keeper._propose()
+    assert again.proposal.members == (1,)
