@@ -198,7 +198,7 @@ class FetcherSession:
             if session_id != NO_SESSION:
                 self._session_id = session_id
                 self._session_epoch = 1
-        elif session_id != self._session_id:
+        elif session_id != self._session_id and not self._opening:  # otherwise a full fetch has started over already
             self.reset()
 
     def reset(self) -> None:

@@ -46,6 +46,13 @@ MUTANTS = (
         ("tests/unit/broker/replica/test_consumer_sessions.py::test_a_session_sees_exactly_what_full_fetches_see",),
     ),
     Mutant(
+        "a reply in the former session resets a full fetch, and its partitions are never copied again",
+        SESSION,
+        "elif session_id != self._session_id and not self._opening:",
+        "elif session_id != self._session_id:",
+        (f"{SESSION_TESTS}::test_the_reply_to_a_request_of_the_former_session_changes_nothing_during_a_full_fetch",),
+    ),
+    Mutant(
         "a session keeps its view when the isolation level changes",
         SESSION,
         "        if stance != self.stance:\n",

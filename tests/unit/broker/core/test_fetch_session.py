@@ -136,6 +136,22 @@ def test_a_new_target_is_sent_while_a_fetch_is_parked() -> None:
     assert session.build().session_epoch == 3
 
 
+def test_the_reply_to_a_request_of_the_former_session_changes_nothing_during_a_full_fetch() -> None:
+    """The leader closed the session while it had two requests, so it answers both without a session."""
+    session = FetcherSession()
+    session.want(key(0), target(10))
+    session.on_reply(session.build(), 77)
+    parked, interrupting = session.build(), session.build()
+    session.on_reply(parked, NO_SESSION)
+    full = session.build()
+    assert full.is_full
+    session.on_reply(interrupting, NO_SESSION)
+    assert not session.may_build, "the new session is not known yet"
+    session.on_reply(full, 78)
+    assert session.sent_target(key(0)) == target(10), "otherwise the fetcher drops every reply about this partition"
+    assert session.build().session_id == 78
+
+
 def test_a_leader_without_a_session_gets_full_requests() -> None:
     session = FetcherSession()
     session.want(key(0), target(10))
