@@ -246,7 +246,7 @@ class LogManager:
             for directory in self._working():
                 mine = self._logs_in(directory)
                 try:
-                    await self._checkpoints.write(directory, [log for log in mine if log.marks.is_changed])
+                    await self._checkpoints.write(directory, [log for log in mine if log.upkeep.needs_final_checkpoint])
                     await directory.flush.flush_all([log.durability for log in mine])
                     # Unsettled logs have no checkpoint.
                     undecided = [log for log in self._undecided if log.key in self._failures]  # not set aside yet

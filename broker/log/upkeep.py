@@ -65,6 +65,16 @@ class LogUpkeep:
         marks = self._marks
         return marks.start_offset != marks.written_start_offset or marks.appended_since_checkpoint >= checkpoint_bytes
 
+    @property
+    def needs_final_checkpoint(self) -> bool:
+        """Return whether a clean stop must write the state, or delete segments below the start first.
+
+        A stop may have interrupted the checkpoint that would have deleted them.  The next start reads no folder, so
+        nothing would find them again.
+        """
+        segments = self._segments.all
+        return self._marks.is_changed or (bool(segments) and segments[0].end_offset <= self._marks.start_offset)
+
     def prepare_checkpoint(self) -> None:
         """Write the index and the producers' state, for which a restart would otherwise read the log.
 

@@ -594,6 +594,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "segments whose deletion a stop has interrupted stay on the disk permanently",
+        UPKEEP,
+        "return self._marks.is_changed or (bool(segments) and segments[0].end_offset <= self._marks.start_offset)",
+        "return self._marks.is_changed",
+        (f"{UNIT}/test_checkpoints.py::test_a_stop_during_a_checkpoint_leaves_no_segments_below_the_start",),
+    ),
+    Mutant(
         "a flush of a former directory vouches for the records of a log that has moved",
         MANAGER,
         "barriers = [self._directories[directory_id].flush.begin(mine) for",

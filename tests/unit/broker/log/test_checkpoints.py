@@ -11,6 +11,7 @@ from broker.log.state import folder_fact
 from broker.log.upkeep import LogUpkeep
 from quorumlog.runtime import file_disk
 from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.turns import Turn
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of, fill
 
@@ -293,3 +294,28 @@ async def test_checkpoints_shorten_recovery(rig: Rig, monkeypatch: pytest.Monkey
     await rig.start()
     assert rig.log.end_offset == 22
     assert read < 10_000
+
+
+async def test_a_stop_during_a_checkpoint_leaves_no_segments_below_the_start(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start after a clean stop reads no folder, so nothing would ever delete these files."""
+    log = rig.create()
+    fill(log, 30)
+    await rig.settle(log)
+    log.advance_start_offset(20)
+    removing = asyncio.Event()
+
+    async def stopped(_: Turn) -> None:
+        if log.durable_start_offset == 20:
+            removing.set()
+            await asyncio.Event().wait()
+
+    with monkeypatch.context() as patches:
+        patches.setattr(Turn, "passed", stopped)
+        upkeep = asyncio.ensure_future(rig.logs.checkpoint([log]))
+        await removing.wait()
+        upkeep.cancel()
+        await asyncio.gather(upkeep, return_exceptions=True)
+    await rig.restart(clean=True)
+    assert [int(path.stem) for path in rig.files(rig.log)] == [segment.base_offset for segment in rig.log.segments]
