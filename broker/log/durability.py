@@ -103,6 +103,15 @@ class Durability:
         if self.is_truncating or not (self._write_caching and self.folder_fact == UNSYNCED):
             self.mark_dirty(self)
 
+    def flush_cached(self) -> None:
+        """Have the log flushed soon if it has write caching.  Call it at intervals.
+
+        Without this, the end of a log that grows slowly would not become durable before the next clean stop.  Retention
+        and compaction would not touch it, because they concern only durable records.
+        """
+        if self._write_caching and self.is_dirty:
+            self.mark_dirty(self)
+
     def add(self, file: DiskFile) -> None:
         """Add a file that was written or truncated."""
         self._files[file.path] = file

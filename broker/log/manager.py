@@ -382,7 +382,9 @@ class LogManager:
     # -- upkeep
 
     async def maintain(self, now_ms: int, wall_ms: int) -> None:
-        """Apply retention, expire producers, write recovery points.  A directory that fails becomes offline.
+        """Apply retention, expire producers, write recovery points, begin to flush logs with write caching.
+
+        A directory that fails becomes offline.
 
         now_ms: time of the loop's clock, for the ages of segments and producers.
         wall_ms: retention compares it with the timestamps of records, after `RetentionClock` has checked it.
@@ -395,6 +397,7 @@ class LogManager:
                 await turn.passed()
                 if self._logs.get(log.key) is not log:
                     continue  # its folder may have been moved to the strays during the wait
+                log.durability.flush_cached()
                 log.upkeep.expire_producers(log.config, now_ms)
                 self._roll_aged(log, now_ms)
                 if (start_offset := log.upkeep.retained_start(log.config, now_ms, wall_ms)) > log.start_offset:

@@ -594,6 +594,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "retention and compaction leave out the end of a slowly growing log with write caching",
+        MANAGER,
+        "                log.durability.flush_cached()\n",
+        "",
+        (
+            f"{UNIT}/test_upkeep.py::test_compaction_with_write_caching_does_not_wait_for_more_appends",
+            f"{UNIT}/test_upkeep.py::test_retention_with_write_caching_does_not_wait_for_more_appends",
+        ),
+    ),
+    Mutant(
         "segments whose deletion a stop has interrupted stay on the disk permanently",
         UPKEEP,
         "return self._marks.is_changed or (bool(segments) and segments[0].end_offset <= self._marks.start_offset)",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from broker.log import LogConfig, LogManager, PartitionLog
+from broker.log import Appended, LogConfig, LogManager, PartitionLog
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.turns import Turn
 from tests.unit.broker.log.batches import make_batch
+from tests.unit.broker.log.compaction_rig import batch_at, compacted
 from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of, two_disks
 
 HOUR = 3_600_000
@@ -225,3 +227,38 @@ async def test_indexes_are_freed_beyond_their_limit(rig: Rig, monkeypatch: pytes
     await rig.restart(clean=True)
     for segment in rig.log.segments[:-1]:
         assert segment.index.persisted == len(segment.index) > 0
+
+
+async def test_retention_with_write_caching_does_not_wait_for_more_appends(rig: Rig) -> None:
+    """Nothing else flushes the records of such a log, and only durable segments are deleted."""
+    log = rig.create(LogConfig(segment_size_max=300, write_caching=True, retention_ms=1_000))
+    append(log, [b"x"], timestamps=[0])
+    await rig.settle(log)
+    for number in range(6):
+        append(log, [b"x" * 20], timestamps=[number])
+    log.advance_high_watermark(log.end_offset)
+    await rig.logs.maintain(2_000, 2_000)
+    await next_flush(rig)
+    await rig.logs.maintain(2_000, 2_000)
+    assert log.start_offset == log.end_offset
+    assert rig.files(log) == []
+
+
+async def test_compaction_with_write_caching_does_not_wait_for_more_appends(rig: Rig) -> None:
+    log = rig.create(replace(compacted(300), write_caching=True))
+    for number in range(21):
+        assert isinstance(log.append_as_leader(batch_at(0, (b"key", b"x" * 20)), 0, 0), Appended)
+        if number == 0:
+            await rig.settle(log)
+    log.advance_high_watermark(log.end_offset)
+    assert log.compaction.dirty(log.config, DAY).limit == 0
+    await rig.logs.maintain(0, 0)
+    await next_flush(rig)
+    assert log.compaction.dirty(log.config, DAY).limit == log.segments[-1].base_offset
+
+
+async def next_flush(rig: Rig) -> None:
+    """Wait for the next flush of the directory, which includes only the logs that need one."""
+    other = rig.create(key=OTHER)
+    append(other, [b"x"])
+    await rig.logs.flush_all([other])
