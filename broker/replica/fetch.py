@@ -264,7 +264,7 @@ class FetchService:
             elif len(result.records):
                 size += len(result.records)
                 results[key] = result
-            elif size < budget:  # otherwise it was not read
+            elif size < budget and (size == 0 or entry.max_bytes > 0):  # otherwise it was not read
                 is_follower = plan.replica_id != CONSUMER
                 said = (entry.sent_high_watermark, entry.sent_log_start)
                 is_news = said != (result.high_watermark, result.log_start_offset)

@@ -44,6 +44,7 @@ class SessionConsumer:
         self._by_id = by_id
         self.positions: dict[int, int] = {}
         self.committed = False
+        self.partition_size_max = SIZE_MAX
         self.records: dict[int, bytes] = {}
         self.state: dict[int, Known] = {}
         self._sent: dict[int, int] = {}
@@ -52,7 +53,10 @@ class SessionConsumer:
     def plan(self, offsets: dict[int, int], forgotten: list[int], session: tuple[int, int], **more: int) -> FetchPlan:
         topic_id, name = (self._rig.hosted().topic_id, None) if self._by_id else (None, TOPIC)
         return FetchPlan(
-            tuple(FetchPartition(topic_id, name, index, offset, SIZE_MAX) for index, offset in offsets.items()),
+            tuple(
+                FetchPartition(topic_id, name, index, offset, self.partition_size_max)
+                for index, offset in offsets.items()
+            ),
             max_wait_ms=more.get("max_wait_ms", 0),
             min_bytes=more.get("min_bytes", 0),
             max_bytes=SIZE_MAX,
@@ -194,6 +198,23 @@ async def test_a_fetch_visits_only_partitions_with_news(rig: Rig, monkeypatch: p
         await consumer.fetch()
         consumer.positions[2] = 2
     assert visited == 2, "partition 2, with its record and afterwards"
+
+
+async def test_a_consumer_that_permits_no_bytes_reads_one_batch_at_a_time_from_all_partitions(rig: Rig) -> None:
+    """Java clients permit `max.partition.fetch.bytes` 0.  A reply then has the first batch of one partition."""
+    await rig.create(*[(1,)] * COUNT)
+    consumer = SessionConsumer(rig, by_id=True)
+    consumer.partition_size_max = 0
+    for index in range(COUNT):
+        await write(rig, index, b"a")
+        consumer.positions[index] = 0
+    read = []
+    for _ in range(COUNT):
+        await consumer.fetch()
+        for index in consumer.records:
+            read.append(index)
+            consumer.positions[index] = 1
+    assert sorted(read) == list(range(COUNT))
 
 
 async def test_a_small_append_does_not_end_the_wait_for_many_bytes(rig: Rig) -> None:
