@@ -8,16 +8,24 @@ producers, consumers and followers, the batch is thus like one that was produced
 A batch that has the topic's codec already is not compressed again at another level, as in Kafka.  Every batch of the
 produce is opened and checked, even if the topic does not demand the check of records.
 
-Memory: the batches together inflate to at most the caller's bound, and each result is at most `message_size_max` bytes.
+Memory: the batches together inflate to at most the caller's bound, and each result has at most `message_size_max` and
+`BATCH_SIZE_MAX` bytes.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from broker.log.produced import Produced, open_batches
 from broker.log.types import Refused
 from quorumlog.wire.compression import Recompression, compress
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, Codec, parse_header, seal
+
+BATCH_SIZE_MAX: Final = 100 << 20
+"""Bytes of a recompressed batch, header included: as many as a client can send without recompression.  Followers and
+clients close a connection whose reply is much larger.  A larger batch would thus end the replication of all partitions
+that this broker leads."""
 
 
 def needs_recompression(produced: Produced, target: Recompression) -> bool:
@@ -31,8 +39,9 @@ def recompress(
 
     inflated_max: bytes to which all batches with compression together may inflate.
     message_size_max: bytes of a batch, header included.  A batch that exceeds it only in the new codec is refused, too,
-        so that followers and consumers never receive a larger one.
+        so that followers and consumers never receive a larger one.  At most `BATCH_SIZE_MAX` is accepted.
     """
+    size_max = min(message_size_max, BATCH_SIZE_MAX)
     source = memoryview(produced.data)
     data = bytearray()
     headers, max_timestamps = [], []
@@ -45,9 +54,9 @@ def recompress(
         else:
             packed = compress(target.codec, opened.body, target.level)
             size = HEADER_SIZE + len(packed)
-            if size > message_size_max:
+            if size > size_max:
                 form = "uncompressed" if target.codec is Codec.NONE else f"with {target.codec.name.lower()}"
-                text = f"batch of {size} bytes {form}, as compression.type demands; the limit is {message_size_max}"
+                text = f"batch of {size} bytes {form}, as compression.type demands; the limit is {size_max}"
                 return Refused(KafkaCode.MESSAGE_TOO_LARGE, text)
             changed = header._replace(
                 batch_length=size - LENGTH_END,

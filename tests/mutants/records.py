@@ -42,9 +42,16 @@ MUTANTS = (
     Mutant(
         "a batch may exceed max.message.bytes after recompression",
         RECOMPRESSION,
-        "if size > message_size_max:",
+        "if size > size_max:",
         "if False:",
         (f"{RECOMPRESSION_TESTS}::test_a_batch_that_is_too_large_in_the_new_codec_is_refused",),
+    ),
+    Mutant(
+        "a batch may become so large that no follower can receive it",
+        RECOMPRESSION,
+        "size_max = min(message_size_max, BATCH_SIZE_MAX)",
+        "size_max = message_size_max",
+        (f"{RECOMPRESSION_TESTS}::test_a_batch_that_followers_could_not_receive_is_refused",),
     ),
     Mutant(
         "a batch that has the codec of its topic is compressed again",

@@ -6,10 +6,13 @@ from itertools import product
 
 import pytest
 
-from broker.log import LogConfig, Refused
+from broker.kafka.limits import KafkaLimits
+from broker.log import LogConfig, Refused, recompression
 from broker.log.produced import Produced, check_produced, inflated_size_max
 from broker.log.recompression import needs_recompression, recompress
 from broker.log.types import Appended
+from broker.replica.limits import ReplicaLimits
+from quorumlog.client.kafka import FRAME_MAX_BYTES
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire.compression import Recompression, decompress
 from quorumlog.wire.errors import KafkaCode
@@ -142,6 +145,21 @@ def test_a_batch_that_is_too_large_in_the_new_codec_is_refused(target: Codec) ->
     assert refusal.code == KafkaCode.MESSAGE_TOO_LARGE
     assert f"batch of {size} bytes" in refusal.reason
     assert "compression.type" in refusal.reason
+
+
+def test_a_batch_that_followers_could_not_receive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`max.message.bytes` may be larger than all requests and replies."""
+    fetched_max = recompression.BATCH_SIZE_MAX + ReplicaLimits().fetcher_response_bytes
+    assert KafkaLimits().frame_max_bytes <= recompression.BATCH_SIZE_MAX, "other batches are accepted in any codec"
+    assert fetched_max < FRAME_MAX_BYTES - (1 << 20), "with room for the header of the reply"
+    data = batch(Codec.NONE)
+    config = LogConfig(message_size_max=2**31 - 1)
+    monkeypatch.setattr(recompression, "BATCH_SIZE_MAX", len(data))
+    good(recompressed(batch(Codec.ZSTD), Recompression(Codec.NONE), config))
+    monkeypatch.setattr(recompression, "BATCH_SIZE_MAX", len(data) - 1)
+    refusal = refused(recompressed(batch(Codec.ZSTD), Recompression(Codec.NONE), config))
+    assert refusal.code == KafkaCode.MESSAGE_TOO_LARGE
+    assert refusal.reason.endswith(f"the limit is {len(data) - 1}")
 
 
 @pytest.mark.parametrize("source", list(Codec)[1:], ids=lambda codec: codec.name)
