@@ -95,17 +95,24 @@ class StrayFolders:
         if changes:
             await self._move(pending, changes)
 
-    async def add(self, folders: Sequence[str], wall_ms: int, keep: bool) -> None:
-        """Move these folders of logs to the strays, and delete their facts.  With `keep`, only `purge` deletes them."""
+    async def intend(self, folders: Sequence[str], wall_ms: int, keep: bool) -> dict[str, StrayState]:
+        """Write the intent to set these folders of logs aside, and delete their facts; durable on return.
+
+        Return the names and states of the strays, for `finish`.  With `keep`, only `purge` deletes them.
+        """
         # A log that is set aside no longer moves, so the fact of its move is deleted.  `plan` keeps that fact.
         changes: dict[str, bytes | None] = dict.fromkeys(map(moving_fact, folders))
-        await self._move([StrayState(folder, wall_ms, is_moved=False, is_kept=keep) for folder in folders], changes)
+        strays = [StrayState(folder, wall_ms, is_moved=False, is_kept=keep) for folder in folders]
+        return await self._intend(strays, changes)
 
     async def _move(self, strays: list[StrayState], changes: dict[str, bytes | None]) -> None:
         """Write the intent, move the folders, write that it is done.  The next start finishes an interrupted move."""
+        await self.finish(await self._intend(strays, changes))
+
+    async def _intend(self, strays: list[StrayState], changes: dict[str, bytes | None]) -> dict[str, StrayState]:
         named = await self._name(strays, changes)
         await self._disk.facts.commit(changes)
-        await self.finish(named)
+        return named
 
     async def plan(
         self, folder: str, continues_in: UUID, wall_ms: int, changes: dict[str, bytes | None]

@@ -604,6 +604,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a stop is clean although it has interrupted the removal of logs, whose facts are outdated",
+        MANAGER,
+        "if directory.id not in unsettled | self._outdated:",
+        "if directory.id not in unsettled:",
+        (f"{UNIT}/test_strays.py::test_a_stop_that_interrupts_setting_aside_is_not_clean",),
+    ),
+    Mutant(
         "segments whose deletion a stop has interrupted stay on the disk permanently",
         UPKEEP,
         "return self._marks.is_changed or (bool(segments) and segments[0].end_offset <= self._marks.start_offset)",

@@ -14,6 +14,7 @@ from broker.log import LogConfig, LogKey, LogManager, strays
 from broker.log.types import folder_name
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.turns import Turn
 from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of, fill, two_disks
 
 
@@ -175,3 +176,29 @@ async def test_strays_on_a_working_disk_are_deleted_although_another_disk_failed
     await logs.close()
     for disk in disks:
         disk.close()
+
+
+async def test_a_stop_that_interrupts_setting_aside_is_not_clean(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The facts about the log are outdated, and it may be assigned to this broker again before the next start."""
+    log = rig.create()
+    fill(log, 3)
+    await rig.settle(log)
+    await rig.logs.checkpoint([log])
+    batches = fill(log, 9)
+    await rig.settle(log)
+    taken_out = asyncio.Event()
+
+    async def stopped(_: Turn) -> None:
+        if KEY not in rig.logs.logs:
+            taken_out.set()
+            await asyncio.Event().wait()
+
+    with monkeypatch.context() as patches:
+        patches.setattr(Turn, "passed", stopped)
+        removal = asyncio.ensure_future(rig.logs.set_aside([KEY], wall_ms=1))
+        await taken_out.wait()
+        removal.cancel()
+        await asyncio.gather(removal, return_exceptions=True)
+    await rig.restart(clean=True)
+    assert not rig.logs.clean_start
+    assert batches_of(rig.log) == batches
