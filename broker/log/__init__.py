@@ -33,7 +33,8 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         moves: LogMoves                         # moves logs to other directories: `request`, `futures`, `run`
         async lower_truncation_floor(log, offset) -> None              # before truncating committed records (unclean)
         async checkpoint(logs) -> None          # writes start offsets and recovery points now
-        async reset_to(log, offset, epoch=-1) -> bool  # drops all, continues at `offset`, after a record of `epoch`
+        async reset_to(log, offset, epoch, is_wanted) -> bool  # drops all, continues at `offset`, after a record of
+                                                # `epoch`, if `is_wanted` returns True at that moment
 
     class PartitionLog:
         key, topic, directory_id, config (assignable)

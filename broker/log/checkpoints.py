@@ -98,12 +98,12 @@ class Checkpoints:
                 log.durability.folder_fact = value
             log.durability.request_flush()  # writes the fact again, even if no truncation follows
 
-    async def reset_to(self, log: PartitionLog, offset: int, epoch: int) -> bool:
+    async def reset_to(self, log: PartitionLog, offset: int, epoch: int, is_wanted: Callable[[], bool]) -> bool:
         """See `LogManager.reset_to`."""
         # Taken before the wait for the directory: this replica may lead and append meanwhile.
         before = _position(log)
         async with self._changing(log) as directory:
-            if not self._is_in_use(log) or _position(log) != before:
+            if not self._is_in_use(log) or _position(log) != before or not is_wanted():
                 return False
             empty = encode_state(empty_state(offset, epoch))
             state, folder = state_fact(log.folder), folder_fact(log.folder)
@@ -115,11 +115,11 @@ class Checkpoints:
                 finally:
                     log.durability.folder_fact = None
                 with directory.reported():
-                    if _position(log) == before and log.marks.watermarks_taken == taken:
+                    if _position(log) == before and log.marks.watermarks_taken == taken and is_wanted():
                         log.restart_at(offset, epoch)
                         return True
-                    # The log was appended to, or this replica leads now, or the watermark was written to the facts
-                    # again.  With a watermark above `offset`, the next start would treat the log as damaged.
+                    # The log was appended to, or this replica has another role, or the watermark was written to the
+                    # facts again.  With a watermark above `offset`, the next start would treat the log as damaged.
                     old = encode_state(log.upkeep.take_state())
                     await self._commit(directory, [log], {state: old, folder: value})
                     log.durability.folder_fact = value

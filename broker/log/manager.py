@@ -371,14 +371,18 @@ class LogManager:
         """
         await self._checkpoints.prepare_truncation(log, offset)
 
-    async def reset_to(self, log: PartitionLog, offset: int, epoch: int = -1) -> bool:
+    async def reset_to(
+        self, log: PartitionLog, offset: int, epoch: int = -1, is_wanted: Callable[[], bool] = lambda: True
+    ) -> bool:
         """Drop all records and continue at `offset`.  Return False, with nothing done, if the log changed meanwhile.
 
         Also return False if the watermark was written to the facts meanwhile.  The caller then tries again.
 
         epoch: epoch of the record before `offset`; -1 if it is unknown.
+        is_wanted: called before the records are dropped, in the same turn of the event loop; if it returns False,
+            nothing is done.
         """
-        return await self._checkpoints.reset_to(log, offset, epoch)
+        return await self._checkpoints.reset_to(log, offset, epoch, is_wanted)
 
     # -- upkeep
 

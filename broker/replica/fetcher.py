@@ -386,7 +386,7 @@ class Fetcher:
                 await self._begin_truncation(key, self._truncate(replica, partition_log, follower, end))
             case RestartAt(start, epoch):
                 logger.warning("log restarts", replica=repr(replica), end=partition_log.end_offset, start=start)
-                await self._begin_truncation(key, self._restart(replica, partition_log, start, epoch))
+                await self._begin_truncation(key, self._restart(replica, partition_log, follower, start, epoch))
             case DelayFetch(code):
                 if code not in _PASSING and key not in self._refusals:
                     logger.warning("leader refuses", replica=repr(replica), leader=self.leader_id, code=code)
@@ -413,9 +413,15 @@ class Fetcher:
             self._session.refused(key)  # if the log has not changed, the leader must answer the same position again
             self._want(key, newest)
 
-    async def _restart(self, replica: Replica, partition_log: PartitionLog, start: int, epoch: int) -> None:
-        if await self._context.logs.reset_to(partition_log, start, epoch) and replica.follower is not None:
-            replica.on_truncated()  # its leader epoch may have changed meanwhile
+    async def _restart(
+        self, replica: Replica, partition_log: PartitionLog, follower: FollowerState, start: int, epoch: int
+    ) -> None:
+        def is_wanted() -> bool:
+            # Otherwise another fetcher may have sent the position of the log, and would drop all replies.
+            return replica.follower is follower
+
+        if await self._context.logs.reset_to(partition_log, start, epoch, is_wanted):
+            replica.on_truncated()
 
     async def _truncate(self, replica: Replica, partition_log: PartitionLog, follower: FollowerState, end: int) -> None:
         before = partition_log.end_offset

@@ -106,8 +106,8 @@ MUTANTS = (
     Mutant(
         "a log is reset below the watermark that was written meanwhile, and counts as damaged at the next start",
         CHECKPOINTS,
-        "if _position(log) == before and log.marks.watermarks_taken == taken:",
-        "if _position(log) == before:",
+        "if _position(log) == before and log.marks.watermarks_taken == taken and is_wanted():",
+        "if _position(log) == before and is_wanted():",
         (f"{UNIT}/test_missing_logs.py::test_a_reset_is_put_off_if_the_watermark_is_written_meanwhile",),
     ),
     Mutant(
@@ -382,7 +382,7 @@ MUTANTS = (
     Mutant(
         "a reset that waited for its directory drops the log of a new leader",
         CHECKPOINTS,
-        "if not self._is_in_use(log) or _position(log) != before:\n                return False",
+        "if not self._is_in_use(log) or _position(log) != before or not is_wanted():\n                return False",
         "if not self._is_in_use(log):\n                return False\n            before = _position(log)",
         (f"{UNIT}/test_checkpoints.py::test_a_leadership_cancels_a_reset_that_waits_for_its_turn",),
     ),

@@ -221,9 +221,16 @@ MUTANTS = (
     Mutant(
         "a replica that starts over does not learn the epoch before its start",
         FETCHER,
-        "self._context.logs.reset_to(partition_log, start, epoch)",
-        "self._context.logs.reset_to(partition_log, start)",
+        "self._context.logs.reset_to(partition_log, start, epoch, is_wanted)",
+        "self._context.logs.reset_to(partition_log, start, -1, is_wanted)",
         (f"{POSITION_TESTS}::test_a_follower_that_diverges_below_its_start_starts_over",),
+    ),
+    Mutant(
+        "a log starts over although the replica has another leader, which is asked from the old position permanently",
+        FETCHER,
+        "            return replica.follower is follower\n",
+        "            return replica.follower is not None\n",
+        (f"{FETCHER_TESTS}::test_a_replica_that_starts_over_while_its_leader_changes_reports_its_position",),
     ),
     Mutant(
         "a truncation is not prepared",

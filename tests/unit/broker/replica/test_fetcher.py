@@ -325,6 +325,29 @@ async def test_only_the_first_truncation_in_a_directory_that_hangs_delays_a_roun
         await asyncio.wait(fetcher._truncations.values())
 
 
+@pytest.mark.parametrize("has_records", [False, True], ids=["empty", "with records"])
+async def test_a_replica_that_starts_over_while_its_leader_changes_reports_its_position(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, has_records: bool
+) -> None:
+    """The new leader is asked from the old position.  If the log starts over after that, all replies are dropped."""
+    await rig.create((2, 1, 3))
+    if has_records:
+        await rig.reply(2, make_batch((b"a",), leader_epoch=0))
+    monkeypatch.setattr(fetchers, "FLUSH_WAIT_S", 0.01)
+    fetcher = rig.fetcher(2)
+    with monkeypatch.context() as patches:
+        works_again = hanging_commits(patches, rig._disks[0])
+        starts_over = rig.part(0, error_code=int(KafkaCode.OFFSET_OUT_OF_RANGE), log_start_offset=9)
+        await fetcher._on_reply(fetcher._session.build(), wire.FetchedReply(0, 77, [starts_over]))
+        await rig.change(leader=3)
+        works_again.set()
+        await asyncio.wait(fetcher._truncations.values())
+    await rig.role.logs.flush_all([rig.log])
+    target = rig.target(3)
+    assert target is not None
+    assert (target.leader_epoch, target.offset) == (1, rig.log.end_offset)
+
+
 async def test_a_failure_in_a_truncation_ends_the_fetcher(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """An assertion that fails is a mistake in the program, and ends the process."""
     await rig.create((2, 1, 3))
