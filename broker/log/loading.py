@@ -155,7 +155,7 @@ def check_whole(disk: Disk, path: str, state: LogState | None, durable: int | No
             return
         if problem is not None:
             raise CorruptStoreError(f"{file.path} at position {walked.end}, offset {walked.end_offset}: {problem}")
-        epoch, offset = walked.batches[-1][1].leader_epoch if walked.batches else epoch, walked.end_offset
+        epoch, offset = walked.epoch, walked.end_offset
         file.close()
 
 

@@ -93,11 +93,11 @@ class RecoveredSegment(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """The good batches with their positions.  problem: why the walk ended before the end of the file."""
+    """The end of the good batches.  epoch: of the last one.  problem: why the walk ended before the end of the file."""
 
-    batches: list[tuple[int, BatchHeader]]
     end: int
     end_offset: int
+    epoch: int
     problem: str | None
 
 
@@ -111,10 +111,9 @@ def walk_file(
     """Check batch after batch from `position` on, where the batch with `offset` must begin.
 
     epoch: leader epoch of the batch before; epochs never decrease.
-    visit: called with each good batch, which is then not in the result; for files with very many batches.
+    visit: called with the position and the header of each good batch.  A file may have millions of batches, so none is
+        kept.
     """
-    batches: list[tuple[int, BatchHeader]] = []
-    take = visit if visit is not None else lambda at, good: batches.append((at, good))
     since_turn = 0
     chunk, start = b"", position
     problem = None
@@ -135,13 +134,14 @@ def walk_file(
             problem = f"leader epoch {header.leader_epoch} after {epoch}"
         if problem is not None:
             break
-        take(position, header)
+        if visit is not None:
+            visit(position, header)
         since_turn += 1
         if since_turn >= TURN_BATCHES:  # a chunk may hold many thousands of small batches
             yield
             since_turn = 0
         position, offset, epoch = position + header.size, header.end_offset, header.leader_epoch
-    return Walked(batches, position, offset, problem)
+    return Walked(position, offset, epoch, problem)
 
 
 def recover_segment(
@@ -157,14 +157,17 @@ def recover_segment(
     if file.size < start.position:
         raise CorruptStoreError(f"{segment.path} has {file.size} bytes, {start.position} were durable")
     segment.adopt(file, index)
-    walked = yield from walk_file(file, start.position, start.offset, start.epoch)
     epochs: list[tuple[int, int]] = []
     epoch = start.epoch
-    for at, header in walked.batches:
-        segment.note(at, header, index, start.index_interval)
+
+    def visit(position: int, header: BatchHeader) -> None:
+        nonlocal epoch
+        segment.note(position, header, index, start.index_interval)
         if header.leader_epoch != epoch:
             epoch = header.leader_epoch
             epochs.append((epoch, header.base_offset))
+
+    walked = yield from walk_file(file, start.position, start.offset, start.epoch, visit)
     segment.trust_from(start.position)
     if walked.problem is None:
         return RecoveredSegment(None, epochs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.log import LogConfig
-from broker.log.state import UNSYNCED, folder_fact, watermark_fact
+from broker.log.state import DAMAGED, UNSYNCED, damage_note, folder_fact, watermark_fact
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import DiskFile
 from quorumlog.runtime.file_disk import FileDisk
+from quorumlog.runtime.sqlite_facts import SqliteFacts
 from quorumlog.wire.record_batch import LENGTH_END
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.log.rig import CACHING, KEY, ONE_SEGMENT, SMALL, Rig, append, batches_of, fill, restart_with
@@ -466,3 +468,27 @@ async def test_a_recreated_replica_is_no_longer_damaged(rig: Rig) -> None:
     await rig.settle(rig.log)
     await rig.restart(clean=True)
     assert (batches_of(rig.log), rig.disk.facts.load("damaged/")) == (before, {})
+
+
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["after a kill", "after damage was found"])
+async def test_memory_does_not_depend_on_the_number_of_batches(rig: Rig, is_damaged: bool) -> None:
+    """A segment of 1 GiB may have ten million batches, whose headers would take gigabytes."""
+    batch, count = make_batch([b"x"], leader_epoch=0), 20_000
+    log = rig.create(ONE_SEGMENT)
+    append(log, [b"x"])
+    await rig.settle(log)
+    path = rig.files(log)[0]
+    await rig.kill()
+    path.write_bytes(b"".join(offset.to_bytes(8, "big") + batch[8:] for offset in range(count)))
+    if is_damaged:
+        facts = SqliteFacts(rig.folder / "facts.db", lambda _: None)
+        await facts.commit({DAMAGED + log.folder.removeprefix("logs/"): damage_note("a bad batch", 1)})
+        facts.close()
+    tracemalloc.start()
+    try:
+        await rig.start()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert rig.log.end_offset == count
+    assert peak < 5 << 20, "a chunk of the file, and the index"
