@@ -31,7 +31,7 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         async set_doubles_aside(wall_ms) -> None # those that were not chosen, and those that were never settled
         async maintain(now_ms, wall_ms) -> None # retention, expiry, recovery points: call every minute or so
         moves: LogMoves                         # moves logs to other directories: `request`, `futures`, `run`
-        async lower_truncation_floor(log, offset) -> None              # before truncating committed records (unclean)
+        async lower_truncation_floor(log, offset, is_wanted) -> None   # before truncating committed records (unclean)
         async checkpoint(logs) -> None          # writes start offsets and recovery points now
         async reset_to(log, offset, epoch, is_wanted) -> bool  # drops all, continues at `offset`, after a record of
                                                 # `epoch`, if `is_wanted` returns True at that moment

@@ -78,11 +78,11 @@ class Checkpoints:
             if self._is_in_use(log):
                 log.upkeep.remove_below_start()
 
-    async def lower_truncation_floor(self, log: PartitionLog, offset: int) -> None:
+    async def lower_truncation_floor(self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool]) -> None:
         """See `LogManager.lower_truncation_floor`."""
         before = _position(log)  # before the wait for the directory, as in `reset_to`
         async with self._changing(log) as directory:
-            if not self._is_in_use(log) or _position(log) != before:
+            if not self._is_in_use(log) or _position(log) != before or not is_wanted():
                 return
             log.lower_watermark(offset)
             await self._write_states(directory, [log], {watermark_fact(log.key): None})

@@ -356,12 +356,16 @@ class LogManager:
             if outcome is not None:
                 raise outcome
 
-    async def lower_truncation_floor(self, log: PartitionLog, offset: int) -> None:
+    async def lower_truncation_floor(
+        self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool] = lambda: True
+    ) -> None:
         """Allow `truncate_to(offset)` below the watermark, by removing the watermark from the facts first.
 
         Do nothing if the log was appended to, truncated or led meanwhile.
+
+        is_wanted: called before the watermark is lowered, as in `reset_to`.
         """
-        await self._checkpoints.lower_truncation_floor(log, offset)
+        await self._checkpoints.lower_truncation_floor(log, offset, is_wanted)
 
     async def prepare_truncation(self, log: PartitionLog, offset: int) -> None:
         """Change the facts so that a power failure may undo any part of `truncate_to(offset)`, such as deletions.

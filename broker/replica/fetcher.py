@@ -416,10 +416,8 @@ class Fetcher:
     async def _restart(
         self, replica: Replica, partition_log: PartitionLog, follower: FollowerState, start: int, epoch: int
     ) -> None:
-        def is_wanted() -> bool:
-            # Otherwise another fetcher may have sent the position of the log, and would drop all replies.
-            return replica.follower is follower
-
+        # For another leader, another fetcher may have sent the position of the log, and would drop all replies.
+        is_wanted = partial(_follows, replica, follower)
         if await self._context.logs.reset_to(partition_log, start, epoch, is_wanted):
             replica.on_truncated()
 
@@ -427,7 +425,8 @@ class Fetcher:
         before = partition_log.end_offset
         if end < partition_log.truncation_floor:
             logger.warning("truncation below the watermark", replica=repr(replica), end=end)
-            await self._context.logs.lower_truncation_floor(partition_log, end)
+            is_wanted = partial(_follows, replica, follower)
+            await self._context.logs.lower_truncation_floor(partition_log, end, is_wanted)
         await self._context.logs.prepare_truncation(partition_log, end)
         if replica.follower is not follower or replica.log is not partition_log:
             return  # the role changed meanwhile
@@ -522,6 +521,11 @@ class Fetcher:
             self._lines[line] = None
             if connection is not None and connection.is_open:
                 await connection.close()
+
+
+def _follows(replica: Replica, follower: FollowerState) -> bool:
+    """Return whether the replica still follows the leader for which it has this state."""
+    return replica.follower is follower
 
 
 def _partition(key: PartitionKey, target: FetchTarget) -> FetchPartition:

@@ -406,7 +406,7 @@ MUTANTS = (
     Mutant(
         "a truncation that waited for its directory lowers a leader's watermark",
         CHECKPOINTS,
-        "if not self._is_in_use(log) or _position(log) != before:\n                return\n",
+        "if not self._is_in_use(log) or _position(log) != before or not is_wanted():\n                return\n",
         "if not self._is_in_use(log):\n                return\n",
         (f"{UNIT}/test_checkpoints.py::test_a_leader_keeps_its_watermark_if_a_truncation_waits_for_its_turn",),
     ),

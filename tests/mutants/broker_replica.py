@@ -228,9 +228,16 @@ MUTANTS = (
     Mutant(
         "a log starts over although the replica has another leader, which is asked from the old position permanently",
         FETCHER,
-        "            return replica.follower is follower\n",
-        "            return replica.follower is not None\n",
+        "        if await self._context.logs.reset_to(partition_log, start, epoch, is_wanted):\n",
+        "        if await self._context.logs.reset_to(partition_log, start, epoch):\n",
         (f"{FETCHER_TESTS}::test_a_replica_that_starts_over_while_its_leader_changes_reports_its_position",),
+    ),
+    Mutant(
+        "a truncation for a former leader lowers the watermark of the log, but not that of the replica",
+        FETCHER,
+        "lower_truncation_floor(partition_log, end, is_wanted)",
+        "lower_truncation_floor(partition_log, end)",
+        (f"{FETCHER_TESTS}::test_a_truncation_for_a_former_leader_lowers_no_watermark",),
     ),
     Mutant(
         "a truncation is not prepared",

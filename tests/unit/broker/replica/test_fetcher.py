@@ -348,6 +348,24 @@ async def test_a_replica_that_starts_over_while_its_leader_changes_reports_its_p
     assert (target.leader_epoch, target.offset) == (1, rig.log.end_offset)
 
 
+async def test_a_truncation_for_a_former_leader_lowers_no_watermark(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the watermark of the log stays below that of the replica until the next write."""
+    await rig.create((2, 1, 3))
+    for offset, value in enumerate((b"a", b"b", b"c")):
+        await rig.reply(2, make_batch((value,), base_offset=offset, leader_epoch=0), high_watermark=3)
+    await rig.role.watermarks.save()
+    await rig.change(leader=3, isr=(3,))
+    monkeypatch.setattr(fetchers, "FLUSH_WAIT_S", 0.01)
+    async with rig.role.logs._directories[rig.log.directory_id].changing:
+        await rig.reply(3, diverging_epoch=0, diverging_end=1)
+        truncations = list(rig.fetcher(3)._truncations.values())
+        await rig.change(leader=2, isr=(2,))
+    await asyncio.wait(truncations)
+    follower = rig.hosted().follower
+    assert follower is not None
+    assert (rig.log.end_offset, rig.log.high_watermark, follower.high_watermark) == (3, 3, 3)
+
+
 async def test_a_failure_in_a_truncation_ends_the_fetcher(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """An assertion that fails is a mistake in the program, and ends the process."""
     await rig.create((2, 1, 3))
