@@ -29,7 +29,7 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         doubles: Mapping[LogKey, Mapping[UUID, PartitionLog]]   # in several directories; not in `logs`
         settle(key, directory_id)               # chooses one of its doubles; puts it in `failures` if there is none
         async set_doubles_aside(wall_ms) -> None # those that were not chosen, and those that were never settled
-        async maintain(now_ms, wall_ms) -> None # retention, expiry, recovery points: call every minute or so
+        async maintain(now_ms: () -> int, wall_ms) -> None # retention, expiry, recovery points: call every minute or so
         moves: LogMoves                         # moves logs to other directories: `request`, `futures`, `run`
         async lower_truncation_floor(log, offset, is_wanted) -> None   # before truncating committed records (unclean)
         async checkpoint(logs) -> None          # writes start offsets and recovery points now

@@ -390,15 +390,17 @@ class LogManager:
 
     # -- upkeep
 
-    async def maintain(self, now_ms: int, wall_ms: int) -> None:
+    async def maintain(self, now_ms: Callable[[], int], wall_ms: int) -> None:
         """Apply retention, expire producers, write recovery points, begin to flush logs with write caching.
 
         A directory that fails becomes offline.
 
-        now_ms: time of the loop's clock, for the ages of segments and producers.
+        now_ms: returns the time of the loop's clock, for the ages of segments and producers.  It is read for each log,
+            because a directory that hangs holds up the logs of the next one: with an older time, a producer would
+            count as silent since before its last batch.
         wall_ms: retention compares it with the timestamps of records, after `RetentionClock` has checked it.
         """
-        wall_ms = self._clock.read(wall_ms, now_ms)
+        wall_ms = self._clock.read(wall_ms, now_ms())
         turn = Turn()
         for directory in self._working():
             due = []
@@ -407,9 +409,10 @@ class LogManager:
                 if self._logs.get(log.key) is not log:
                     continue  # its folder may have been moved to the strays during the wait
                 log.durability.flush_cached()
-                log.upkeep.expire_producers(log.config, now_ms)
-                self._roll_aged(log, now_ms)
-                if (start_offset := log.upkeep.retained_start(log.config, now_ms, wall_ms)) > log.start_offset:
+                log_ms = now_ms()
+                log.upkeep.expire_producers(log.config, log_ms)
+                self._roll_aged(log, log_ms)
+                if (start_offset := log.upkeep.retained_start(log.config, log_ms, wall_ms)) > log.start_offset:
                     log.advance_start_offset(start_offset)
                 if log.upkeep.is_checkpoint_due(self._checkpoint_bytes):
                     due.append(log)

@@ -382,7 +382,7 @@ class BrokerRole:
         while True:
             await asyncio.sleep(limits.maintenance_interval_ms / 1000)
             try:
-                await self.logs.maintain(now_ms(), self._sources.wall_ms())
+                await self.logs.maintain(now_ms, self._sources.wall_ms())
                 await self.strays.delete_old(now_ms())
             except DiskError as error:
                 logger.error("maintenance failed", cause=str(error))

@@ -6,7 +6,7 @@ Most of them are bugs that other systems have had.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 from unittest.mock import patch
 
@@ -181,14 +181,15 @@ def _deletes_too_much() -> list[Any]:
 def _expire_by_wall_clock() -> list[Any]:
     maintain = LogManager.maintain
 
-    async def by_wall_clock(self: LogManager, now_ms: int, wall_ms: int) -> None:
+    async def by_wall_clock(self: LogManager, read_ms: Callable[[], int], wall_ms: int) -> None:
+        now_ms = read_ms()
         for log in self.logs.values():
             for _, producer in log.producers:
                 if abs(wall_ms - now_ms - EPOCH_MS) > log.config.producer_expiration_ms // 2:
                     producer.silent_since_ms = now_ms - log.config.producer_expiration_ms - 1
         for log in self.logs.values():
             log.producers.expire(now_ms, log.config.producer_expiration_ms, log.end_offset)
-        await maintain(self, now_ms, wall_ms)
+        await maintain(self, read_ms, wall_ms)
 
     return [patch.object(LogManager, "maintain", by_wall_clock)]
 

@@ -192,4 +192,4 @@ async def test_a_hanging_directory_goes_offline_and_the_other_continues_to_serve
             assert [code == KafkaCode.NONE for code in codes] == [homes[index] != hung for index in range(PARTITIONS)]
             assert "the disk hangs" in str(process.role.logs.failed_disks[hung])
             async with asyncio.timeout(WAIT_S):
-                await process.role.logs.maintain(0, 0)
+                await process.role.logs.maintain(lambda: 0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -16,6 +17,11 @@ OTHER = LogKey(UUID(int=7), 3, 43)
 SMALL = LogConfig(segment_size_max=500, index_interval=100)
 ONE_SEGMENT = LogConfig(index_interval=100)
 CACHING = LogConfig(segment_size_max=500, index_interval=100, write_caching=True)
+
+
+def stopped_at(now_ms: int) -> Callable[[], int]:
+    """Return a clock that stands still."""
+    return lambda: now_ms
 
 
 class Rig:

@@ -13,7 +13,7 @@ from quorumlog.runtime import file_disk
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.turns import Turn
 from tests.unit.broker.log.batches import make_batch
-from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of, fill
+from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of, fill, stopped_at
 
 
 async def test_upkeep_skips_a_log_that_was_set_aside_before_its_turn(rig: Rig) -> None:
@@ -277,7 +277,7 @@ async def test_checkpoints_shorten_recovery(rig: Rig, monkeypatch: pytest.Monkey
     for _ in range(20):
         append(log, [b"x" * 500_000])
     await rig.settle(log)
-    await rig.logs.maintain(0, 0)
+    await rig.logs.maintain(stopped_at(0), 0)
     assert log.truncation_floor == log.end_offset
     append(log, [b"after"])
     await rig.kill()

@@ -15,7 +15,7 @@ from broker.log.state import watermark_fact
 from broker.replica.context import ReplicaEvents
 from broker.replica.watermarks import Watermarks
 from tests.unit.broker.log.batches import make_batch
-from tests.unit.broker.log.rig import KEY, Rig, append, batches_of, fill
+from tests.unit.broker.log.rig import KEY, Rig, append, batches_of, fill, stopped_at
 
 FOREVER = 10**9
 SMALL = LogConfig(segment_size_max=300, index_interval=100)  # three of `record` in a segment
@@ -48,7 +48,7 @@ async def test_retention_deletes_whole_segments_of_committed_records_only(rig: R
     for watermark, start in ((0, 0), (2, 0), (3, 3), (7, 6), (8, 6), (9, 9)):
         log.advance_high_watermark(watermark)
         assert log.upkeep.retained_start(log.config, FOREVER, FOREVER) == start
-        await rig.logs.maintain(0, FOREVER)
+        await rig.logs.maintain(stopped_at(0), FOREVER)
         assert log.start_offset == start
         assert log.segments[0].base_offset == start
 

@@ -18,7 +18,7 @@ from broker.log.types import folder_name
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.file_disk import FileDisk
 from quorumlog.runtime.syncs import SyncJob, SyncThreads, close_all
-from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of, fill, two_disks
+from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of, fill, stopped_at, two_disks
 
 
 async def test_folders_appear_with_the_first_append(rig: Rig) -> None:
@@ -80,7 +80,7 @@ async def test_a_failed_disk_is_reported(rig: Rig, monkeypatch: pytest.MonkeyPat
     with pytest.raises(DiskError):
         rig.logs.create(LogKey(UUID(int=8), 0, 0), "t", rig.disk.directory_id, LogConfig())
     assert log.read(0, 100, 1)
-    await rig.logs.maintain(0, 0)
+    await rig.logs.maintain(stopped_at(0), 0)
     await rig.logs.close()
     assert rig.disk.facts.load("clean") == {}
 
@@ -105,7 +105,7 @@ async def test_a_disk_that_fails_at_the_start_is_offline_and_the_others_are_not(
     await logs.flush_all([log])
     with pytest.raises(DiskError):
         logs.create(KEY, "t", disks[0].directory_id, LogConfig())
-    await logs.maintain(0, 0)
+    await logs.maintain(stopped_at(0), 0)
     await logs.set_aside([OTHER], 0)
     await logs.close()
     for disk in disks:

@@ -15,7 +15,7 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, parse_header
 from tests.unit.broker.core.test_transactions import confirmed
 from tests.unit.broker.log.batches import make_batch
-from tests.unit.broker.log.rig import KEY, OTHER, SMALL, Rig, append, batches_of
+from tests.unit.broker.log.rig import KEY, OTHER, SMALL, Rig, append, batches_of, stopped_at
 
 MAX_TIMESTAMP_END = 43
 
@@ -119,7 +119,7 @@ async def test_the_last_stable_offset_is_never_below_the_start(rig: Rig) -> None
     assert log.last_stable_offset == 0
     log.advance_start_offset(1)
     assert log.last_stable_offset == 1
-    await rig.logs.maintain(0, 0)
+    await rig.logs.maintain(stopped_at(0), 0)
     end(log, 1, commit=False)
     await rig.settle(log)
     assert log.last_stable_offset == 3
@@ -184,7 +184,7 @@ async def test_retention_drops_the_aborted_transactions_below_the_start(rig: Rig
     end(log, 1, commit=False)
     await rig.settle(log)
     log.advance_start_offset(2)
-    await rig.logs.maintain(0, 0)
+    await rig.logs.maintain(stopped_at(0), 0)
     assert log.producers.transactions.aborted_count == 1
     await rig.restart(clean=False)
     assert aborted(rig.log) == [(1, 2, 3)]

@@ -12,7 +12,7 @@ from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.turns import Turn
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.log.compaction_rig import batch_at, compacted
-from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of, two_disks
+from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of, stopped_at, two_disks
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -22,14 +22,14 @@ async def test_retention_by_time(rig: Rig) -> None:
     log = rig.create(LogConfig(segment_size_max=300, retention_ms=1_000))
     for number in range(30):
         append(log, [b"x" * 20], timestamps=[100 * number], producer=(5, 0, number))
-    await rig.logs.maintain(2_000, 2_000)
+    await rig.logs.maintain(stopped_at(2_000), 2_000)
     assert log.start_offset == 0  # nothing is committed yet
     log.advance_high_watermark(15)
     await rig.logs.flush_all([log])
-    await rig.logs.maintain(2_000, 2_000)
+    await rig.logs.maintain(stopped_at(2_000), 2_000)
     assert log.start_offset == 9  # timestamps below 1,000 in whole segments
     log.advance_high_watermark(30)
-    await rig.logs.maintain(2_700, 2_700)
+    await rig.logs.maintain(stopped_at(2_700), 2_700)
     assert log.start_offset == 15
     assert [int(path.stem) for path in rig.files(log)] == [15, 18, 21, 24, 27]
     assert log.epochs.entries == ((0, 0),)
@@ -39,7 +39,7 @@ async def test_retention_by_time(rig: Rig) -> None:
     rig.log.config = LogConfig(retention_ms=1_000)
     rig.log.advance_high_watermark(30)
     await rig.logs.flush_all([rig.log])
-    await rig.logs.maintain(10**7, 10**7)
+    await rig.logs.maintain(stopped_at(10**7), 10**7)
     assert rig.log.start_offset == rig.log.end_offset == 30
     assert rig.files(rig.log) == []
     for clean in (False, True):
@@ -55,7 +55,7 @@ async def test_retention_by_size(rig: Rig) -> None:
     for _ in range(30):
         append(log, [b"x" * 20])
     await rig.settle(log)
-    await rig.logs.maintain(0, 0)
+    await rig.logs.maintain(stopped_at(0), 0)
     assert 600 <= log.size < 900
     assert log.start_offset > 0
 
@@ -66,15 +66,17 @@ async def test_a_far_timestamp_does_not_delete_others(rig: Rig) -> None:
     for _ in range(10):
         append(log, [b"x" * 20], timestamps=[5_000])
     await rig.settle(log)
-    await rig.logs.maintain(5_500, 5_500)
+    await rig.logs.maintain(stopped_at(5_500), 5_500)
     assert log.start_offset == 0
     without = rig.create(LogConfig(segment_size_max=300, retention_ms=1_000), key=OTHER)
     append(without, [b"x"], timestamps=[-1], now_ms=3_000)
     append(without, [b"x"], timestamps=[-1], now_ms=5_000)
     await rig.settle(without)
-    await rig.logs.maintain(5_900, 10**6)  # records without a timestamp: the wall clock does not determine their age
+    await rig.logs.maintain(
+        stopped_at(5_900), 10**6
+    )  # records without a timestamp: the wall clock does not determine their age
     assert without.start_offset == 0
-    await rig.logs.maintain(6_100, 5_500)
+    await rig.logs.maintain(stopped_at(6_100), 5_500)
     assert without.start_offset == 2
     assert log.start_offset == 0
 
@@ -90,44 +92,44 @@ async def retained(rig: Rig) -> PartitionLog:
 
 async def test_a_wall_clock_that_jumps_ahead_deletes_nothing_for_a_day(rig: Rig) -> None:
     log = await retained(rig)
-    await rig.logs.maintain(0, DAY)
+    await rig.logs.maintain(stopped_at(0), DAY)
     for hours in range(1, 25):
-        await rig.logs.maintain(hours * HOUR, 3_650 * DAY + hours * HOUR)
+        await rig.logs.maintain(stopped_at(hours * HOUR), 3_650 * DAY + hours * HOUR)
         assert log.start_offset == 0
-    await rig.logs.maintain(25 * HOUR, 3_650 * DAY + 25 * HOUR)
+    await rig.logs.maintain(stopped_at(25 * HOUR), 3_650 * DAY + 25 * HOUR)
     assert log.start_offset == 9
 
 
 async def test_a_wall_clock_that_jumps_ahead_and_back_deletes_nothing(rig: Rig) -> None:
     log = await retained(rig)
-    await rig.logs.maintain(0, DAY)
-    await rig.logs.maintain(HOUR, 3_650 * DAY)
+    await rig.logs.maintain(stopped_at(0), DAY)
+    await rig.logs.maintain(stopped_at(HOUR), 3_650 * DAY)
     for hours in range(2, 50):
-        await rig.logs.maintain(hours * HOUR, DAY + hours * HOUR)
+        await rig.logs.maintain(stopped_at(hours * HOUR), DAY + hours * HOUR)
     assert log.start_offset == 0
 
 
 async def test_retention_uses_the_loops_clock_while_the_wall_clock_is_not_trusted(rig: Rig) -> None:
     log = await retained(rig)
     log.config = LogConfig(retention_ms=10 * HOUR)
-    await rig.logs.maintain(0, DAY)
-    await rig.logs.maintain(9 * HOUR, 3_650 * DAY)
+    await rig.logs.maintain(stopped_at(0), DAY)
+    await rig.logs.maintain(stopped_at(9 * HOUR), 3_650 * DAY)
     assert log.start_offset == 0
-    await rig.logs.maintain(10 * HOUR, 3_650 * DAY)
+    await rig.logs.maintain(stopped_at(10 * HOUR), 3_650 * DAY)
     assert log.start_offset == 9
 
 
 @pytest.mark.parametrize("clean", [True, False])
 async def test_a_wall_clock_that_is_ahead_at_the_start_deletes_nothing_for_a_day(rig: Rig, clean: bool) -> None:
     await retained(rig)
-    await rig.logs.maintain(0, DAY)
+    await rig.logs.maintain(stopped_at(0), DAY)
     await rig.restart(clean=clean)
     await rig.settle(rig.log)
     rig.log.config = LogConfig(retention_ms=7 * DAY)
     for hours in range(24):
-        await rig.logs.maintain(hours * HOUR, 3_650 * DAY + hours * HOUR)
+        await rig.logs.maintain(stopped_at(hours * HOUR), 3_650 * DAY + hours * HOUR)
         assert rig.log.start_offset == 0
-    await rig.logs.maintain(24 * HOUR, 3_651 * DAY)
+    await rig.logs.maintain(stopped_at(24 * HOUR), 3_651 * DAY)
     assert rig.log.start_offset == 9
 
 
@@ -142,9 +144,9 @@ async def test_the_clock_of_retention_is_stored_once_an_hour(rig: Rig, monkeypat
 
     monkeypatch.setattr(rig.disk.facts, "commit", noted)
     for minute in range(121):
-        await rig.logs.maintain(60_000 * minute, DAY + 60_000 * minute)
+        await rig.logs.maintain(stopped_at(60_000 * minute), DAY + 60_000 * minute)
     assert written == [b"%d" % (DAY + hours * HOUR) for hours in range(3)]
-    await rig.logs.maintain(60_000 * 121, HOUR)  # set back
+    await rig.logs.maintain(stopped_at(60_000 * 121), HOUR)  # set back
     assert written[-1] == b"%d" % HOUR
 
 
@@ -164,7 +166,7 @@ async def test_a_log_may_be_removed_while_others_are_maintained(rig: Rig, monkey
             await rig.logs.set_aside([KEY], 0)
 
     monkeypatch.setattr(Turn, "passed", removed_meanwhile)
-    await rig.logs.maintain(1_000, DAY)
+    await rig.logs.maintain(stopped_at(1_000), DAY)
     assert len(sealed) == 2
     assert [stray.folder for stray in rig.logs.strays()] == [log.folder.rpartition("/")[2]]
     assert not (rig.folder / log.folder).exists()
@@ -192,7 +194,7 @@ async def test_indexes_are_freed_although_a_directory_has_failed(
     disks[0]._set_failure(failure)
     logs.disk_failed(disks[0].directory_id, failure)
     monkeypatch.setattr("broker.log.manager.INDEX_MEMORY_MAX", 0)
-    await logs.maintain(0, 0)
+    await logs.maintain(stopped_at(0), 0)
     assert not any(segment.loaded_index_size for segment in sealed)
     assert not disks[0].exists(sealed[0].index_path)
     assert disks[1].exists(sealed[-1].index_path)
@@ -219,10 +221,10 @@ async def test_indexes_are_freed_beyond_their_limit(rig: Rig, monkeypatch: pytes
     for segment in sealed:
         segment.position_of(segment.base_offset + 10)
         assert segment.loaded_index_size
-    await rig.logs.maintain(0, 0)
+    await rig.logs.maintain(stopped_at(0), 0)
     assert all(segment.loaded_index_size for segment in sealed)
     monkeypatch.setattr("broker.log.manager.INDEX_MEMORY_MAX", 0)
-    await rig.logs.maintain(0, 0)
+    await rig.logs.maintain(stopped_at(0), 0)
     assert not any(segment.loaded_index_size for segment in sealed)
     await rig.restart(clean=True)
     for segment in rig.log.segments[:-1]:
@@ -237,9 +239,9 @@ async def test_retention_with_write_caching_does_not_wait_for_more_appends(rig: 
     for number in range(6):
         append(log, [b"x" * 20], timestamps=[number])
     log.advance_high_watermark(log.end_offset)
-    await rig.logs.maintain(2_000, 2_000)
+    await rig.logs.maintain(stopped_at(2_000), 2_000)
     await next_flush(rig)
-    await rig.logs.maintain(2_000, 2_000)
+    await rig.logs.maintain(stopped_at(2_000), 2_000)
     assert log.start_offset == log.end_offset
     assert rig.files(log) == []
 
@@ -252,7 +254,7 @@ async def test_compaction_with_write_caching_does_not_wait_for_more_appends(rig:
             await rig.settle(log)
     log.advance_high_watermark(log.end_offset)
     assert log.compaction.dirty(log.config, DAY).limit == 0
-    await rig.logs.maintain(0, 0)
+    await rig.logs.maintain(stopped_at(0), 0)
     await next_flush(rig)
     assert log.compaction.dirty(log.config, DAY).limit == log.segments[-1].base_offset
 
