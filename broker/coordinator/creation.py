@@ -1,7 +1,8 @@
 """Creates a topic that a broker needs, such as an internal one, when it is first needed.
 
 Any number of callers share one request to the controller.  The controller creates the topic once, even if several
-brokers ask at the same time.  A refusal is repeated to callers for a while, so that they do not flood the controller.
+brokers ask at the same time.  After a refusal, callers get the same answer for a while, so that they do not
+flood the controller.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 A dead letter names a record that a share group has given up.  It is appended to the group's dead-letter topic with
 acks=all.  If another broker leads the chosen partition of that topic, this broker sends it a Produce request.  All
-letters of one source partition are appended to the same partition, so they keep their order as long as no write is
+letters for one partition's records are appended to the same partition.  They keep their order unless a write is
 repeated.
 
 Theory of operation.  `write` makes one attempt for the records of one share partition, and writes one batch at most.
-It reads the records from the log even if letters have no copies, because an offset without a record, or with a control
-record, gets no letter.  `LedShare` repeats this with growing pauses, and notes which records have their letters.  An
-attempt whose outcome is unknown is repeated, so a record may have more than one letter.
+It reads the records from the log even if letters contain no copies of them: an offset without a record, or with a
+control record, gets no letter.  `LedShare` repeats this with growing pauses, and notes which records have their
+letters.  An attempt whose outcome is unknown is repeated, so a record may have more than one letter.
 
 Bounds: at most `share_letter_writes` attempts run at a time, and at most `share_letter_reads` of them decode records.
 Each attempt holds the data of one read of the log, and one batch.  The leader ends a request after
@@ -69,7 +69,7 @@ _HEADER_BYTES: Final = 10
 
 
 class DeadLetterTopic(msgspec.Struct, frozen=True):
-    """The dead-letter topic of a share group.  copies: a letter has the key, value and headers of its record."""
+    """The dead-letter topic of a share group.  copies: whether a letter has its record's key, value and headers."""
 
     name: str
     copies: bool = False
@@ -186,7 +186,7 @@ class DeadLetters:
     def settled(self, key: ShareKey, *, are_written: bool) -> None:
         """Note that all letters of a share partition are written, or that this broker no longer writes them.
 
-        are_written: true in the first case.  Only that case is logged.
+        are_written: whether all letters are written.  If so, the end of earlier failures is logged.
         """
         if self.failing.pop(key, None) is not None and are_written:
             logger.info("dead letters written after failures", key=key.text)
@@ -202,7 +202,7 @@ class DeadLetters:
         letters: DeadLetterTopic,
         first: int,
     ) -> Attempt:
-        """Write letters of the records that wait for them, from offset `first` on.
+        """Write the missing letters of records from offset `first` on.
 
         The caller cancels this when the leadership ends.
         """
@@ -283,7 +283,7 @@ class DeadLetters:
     def _drop_creation(self) -> bool:
         """Drop a creation that is not in progress, and return whether there was one.
 
-        Such a creation has failed, and its topic may not be wanted any more.
+        Such a creation has failed, and its topic may not be needed any more.
         """
         idle = next((name for name, each in self._creations.items() if not each.is_running), None)
         if idle is not None:

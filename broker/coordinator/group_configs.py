@@ -44,8 +44,8 @@ def _value(image: ClusterImage, group: str, key: str) -> int:
 def _times(image: ClusterImage, group: str, kind: str, of_cluster: tuple[int, int]) -> tuple[int, int]:
     """Return the session timeout and the heartbeat interval of a group, in ms.
 
-    If the cluster's ranges have changed so that no heartbeat would arrive within the session, return the values of the
-    cluster.  Otherwise the group would lose all its members again and again.
+    If the cluster's ranges have changed so that no heartbeat would arrive within the session timeout, return the values
+    of the cluster.  Otherwise the group would lose all its members again and again.
     """
     session_ms = _value(image, group, f"{kind}.session.timeout.ms")
     interval_ms = _value(image, group, f"{kind}.heartbeat.interval.ms")

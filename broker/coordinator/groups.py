@@ -93,7 +93,7 @@ def group_limits(image: ClusterImage) -> GroupLimits:
 
 
 def _consumer_limits(image: ClusterImage) -> ConsumerLimits:
-    """Return the limits of groups of the newer protocol.  A value outside its range becomes the nearest value in it."""
+    """Return the limits of groups of the newer protocol.  A value out of range is replaced by the nearest bound."""
 
     def bounded(name: str) -> int:
         low, value, high = (
@@ -293,7 +293,7 @@ class GroupCoordinators:
                 token.is_confirmed = token.is_confirmed or code is KafkaCode.NONE
             finally:
                 token.waiting -= 1
-                if not (token.is_confirmed or token.waiting):  # a repetition of the request may wait with this token
+                if not (token.is_confirmed or token.waiting):  # a repeated request may still wait with this token
                     producers.end_verification(producer_id, token)
             if not token.is_confirmed:
                 is_unavailable = code is KafkaCode.NOT_ENOUGH_REPLICAS

@@ -9,9 +9,9 @@ coordinators of all partitions of `__transaction_state`, because a log contains 
 was added to the transaction.  So if the transaction is open at no coordinator, it has already ended.  The answers are
 ignored if the producer has appended another batch meanwhile, because that batch may belong to its next transaction.
 
-**The outcome** comes from the coordinator.  The coordinator knows it only for the last transaction of a client of
-transaction version 2, where each end raises the epoch.  Any other transaction is aborted: readers must not see records
-that may have been aborted.
+**The outcome** comes from the coordinator.  The coordinator knows it only for the last transaction of a producer, and
+only under transaction version 2, in which the end of each transaction raises the epoch.  Any other transaction is
+aborted: readers must not see records that may have been aborted.
 
 A partition of `__consumer_offsets` gets the marker through its group coordinator, which then applies or drops the
 offsets of the transaction.

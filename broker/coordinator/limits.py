@@ -59,8 +59,8 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
 
     share_state_timeout_ms: int = 5_000
     """How long a leader waits for an answer of the share coordinator.  Then the leader repeats the request, and waits
-    for one more second.  After that, it refuses the acknowledgements of a save, or a share fetch reports that the state
-    cannot be read."""
+    for one more second.  If the request was a save, the leader then refuses the acknowledgements in it.  If the request
+    was a load, share fetches report that the state cannot be read."""
     share_state_retry_ms: int = 50
     """Time before a request to the share coordinator is repeated, while no broker has this role."""
     share_log_end_timeout_ms: int = 1_500
@@ -82,7 +82,7 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     share_partitions_max: int = 10_000
     """Partitions of one share session.  A request with more gets INVALID_REQUEST."""
     share_partitions_per_fetch: int = 100
-    """Partitions of which one ShareFetch returns records.  The next ShareFetch begins with the other partitions."""
+    """Partitions from which one ShareFetch returns records.  The next ShareFetch begins with the other partitions."""
 
     share_letter_bytes: int = 1 << 20
     """Bytes of one read of records that get dead letters.  One batch of letters has about this size; a larger letter is
@@ -97,11 +97,11 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """How long a broker waits for the answer to such a write.  This is longer than the timeout of the write, because
     earlier writes on the connection may delay the answer."""
     share_letter_retry_min_ms: int = 100
-    """Time before dead letters that were not written are tried again.  It doubles up to `share_letter_retry_max_ms`."""
+    """Time before dead letters are tried again after a failure.  It doubles up to `share_letter_retry_max_ms`."""
     share_letter_retry_max_ms: int = 10_000
     share_reminder_interval_ms: int = 5_000
-    """Time between two searches of a share coordinator for dead letters that no leader writes.  After the leader of
-    their partition has changed, the second search reminds the new leader."""
+    """Time between two searches of a share coordinator for dead letters that no leader writes.  The second search
+    after a change of the leader reminds the new leader."""
     share_reminders_max: int = 100
     """Share partitions that one search names to one leader.  The leader then loads their states.  Other share
     partitions wait for the next search."""

@@ -40,10 +40,11 @@ class BrokerLinks:
     async def produce(
         self, broker_id: int, batch: tuple[str, int, bytearray], timeout_ms: int, timeout_s: float
     ) -> ProducedPartition:
-        """Have a broker append a batch (topic, index, bytes), acknowledged by all replicas in sync.
+        """Make a broker append a batch (topic, index, bytes) with acks=all.
 
         Return the result of the partition, which may be an error.
-        timeout_ms: how long the broker waits for these replicas.  timeout_s: how long this call waits for the broker.
+        timeout_ms: how long the broker waits for the replicas in sync.
+        timeout_s: how long this call waits for the broker.
 
         Raises: ClusterError: the broker is not registered, or did not answer in time.
         """
@@ -63,11 +64,11 @@ class BrokerLinks:
         """Use the connection to a broker, and drop the connection if the work fails.
 
         If no answer arrives in time, the broker may have lost its end of the connection.  So a caller must wait until
-        the timeout.  If it ended this call earlier, the lost connection would stay in use.
+        the timeout.  If the caller ended this call earlier, the lost connection would stay in use.
         """
         connection: KafkaConnection | None = None
         try:
-            async with asyncio.timeout(timeout_s):  # also covers a wait for another call that connects
+            async with asyncio.timeout(timeout_s):  # includes the wait for another call that connects
                 connection = await self._connection(broker_id, timeout_s)
                 return await work(connection)
         except (ClusterError, TimeoutError) as error:
@@ -96,7 +97,7 @@ class BrokerLinks:
                 return connection
             waited, known = known, self._links.get(broker_id)
             if known is waited:
-                break  # no other call has replaced it meanwhile
+                break  # no other call has begun to replace the closed connection
         link: asyncio.Future[KafkaConnection] = asyncio.get_running_loop().create_future()
         link.add_done_callback(_retrieve_exception)
         if self._is_closed:
@@ -126,7 +127,7 @@ class BrokerLinks:
 
 
 async def _close(link: asyncio.Future[KafkaConnection]) -> None:
-    """Close an established connection.  The call that is establishing one closes it itself."""
+    """Close the connection if it is established.  Otherwise the call that establishes the connection closes it."""
     if link.done() and not link.cancelled() and link.exception() is None:
         await link.result().close()
 

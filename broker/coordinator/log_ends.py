@@ -1,8 +1,8 @@
-"""Finds the log ends of partitions, which any broker may lead, for the lag of share groups.
+"""Finds the high watermarks of partitions on any broker, for the lag of share groups.
 
 This broker knows the high watermarks of the partitions that it leads.  All other leaders are asked at the same time,
-each with one ListOffsets request for all of its partitions.  If a leader does not answer, only its own partitions are
-missing.
+each with one ListOffsets request for all of its partitions.  If a leader does not answer, the result lacks only its
+partitions.
 """
 
 from __future__ import annotations

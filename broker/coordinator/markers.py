@@ -4,10 +4,11 @@
 through its coordinator, which applies the offsets of the transaction at the same time.
 
 `MarkerSender` takes the decisions of this broker's coordinators, and sends each marker to the leader of its partition
-until it is committed there.  A partition that no longer exists needs no marker.  The sender stops when the coordinator
-of a decision ends; the next coordinator orders its markers again.  It also stops when the transaction is complete.  A
-machine that is loaded anew orders all markers again, even if the reports of the last ones are still in its queue.  A
-late marker would end the producer's next transaction, which has the same epoch if the client has transaction version 1.
+until the marker is committed.  A partition that no longer exists needs no marker.  The sender stops when the
+coordinator of a decision ends; the next coordinator orders the markers again.  The sender also stops when the
+transaction is complete, even if some markers were ordered again: a machine that is loaded anew orders all of them,
+although the reports of the last ones may be in its queue.  A late marker would end the producer's next transaction,
+which has the same epoch if the client has transaction version 1.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class MarkerSender:
             await asyncio.wait(self._tasks.values())
 
     def order(self, coordinator: Coordinator[TransactionMachine], effect: WriteMarkers) -> None:
-        """Begin to send the markers of a decision.  If that is in progress, begin again with all of them.
+        """Begin to send the markers of a decision.  If they are already being sent, send all of them again.
 
         A coordinator that has reloaded its machine no longer knows which partitions were reported to it.
         """

@@ -92,7 +92,7 @@ class _Call(NamedTuple):
 class _Queued(NamedTuple):
     """An operation that waits for its turn.  call: the number of the call that it begins, or None.
 
-    needs_log: it compares the log with the machine, so the records of earlier operations must be in the log.
+    needs_log: the operation compares the log with the machine, so the log must have the records of earlier operations.
     """
 
     call: int | None
@@ -269,7 +269,7 @@ class Coordinator(Generic[M]):
                 await self._serve(self.machine)
         except (BadRecord, UnreadableBatchError) as error:
             self.state = State.FAILED
-            self._drop(KafkaCode.COORDINATOR_NOT_AVAILABLE)  # there are such calls if it failed while it served
+            self._drop(KafkaCode.COORDINATOR_NOT_AVAILABLE)  # calls wait if it failed after the first load
             self._counters.load_failures += 1
             logger.error("coordinator not loaded", partition=repr(self), cause=str(error))
         except (DiskError, CorruptStoreError) as error:
@@ -287,8 +287,8 @@ class Coordinator(Generic[M]):
         self._inbox.clear()
         if self.task is not None:
             self.task.cancel()
-            # The traceback of the cancelled task refers to this object and to the machine.  A reference to the task
-            # would close a cycle, which servers may never collect (`Machine.close`).
+            # The traceback of the cancelled task refers to this object and to the machine.  With a reference to
+            # the task, they would form a cycle, which servers may never collect (`Machine.close`).
             self.task = None
 
     async def _load(self) -> M:

@@ -7,7 +7,7 @@ ends, or when the share coordinator refuses a save.  Its successor reads the sta
 A separate task writes dead letters, while any are missing.  Missing letters keep a share partition loaded, even if no
 session uses it.  The share coordinator may remind a new leader of missing letters before a member fetches from that
 leader.  While no session uses a share partition, an administrator may reset or delete its state.  So the next session
-reads the state anew, and a letter that could not be written is repeated only while the state exists.
+reads the state anew.  The write of a letter is repeated only while the state exists.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ logger = get_logger("share")
 
 _TIMER_SLACK_MS: Final = 1
 _SILENT_FAILURES: Final = 3
-"""Dead letters are reported as failing after this many attempts: the first ones may fail while a leader changes."""
+"""Number of failures after which dead letters count as failing.  The first attempts may fail as leaders change."""
 _UNAVAILABLE: Final = frozenset(
     {
         KafkaCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -121,7 +121,7 @@ class LedShare:
         self._on_available = on_available
         self._on_idle = on_idle
         self._is_unused = True
-        """No session uses it: it was loaded for its dead letters, or its sessions have ended."""
+        """No session uses this share partition: it was loaded for its dead letters, or its sessions have ended."""
         self._state_epoch = 0
         self._read_lock = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[KafkaCode]] = {}
@@ -160,7 +160,7 @@ class LedShare:
 
     @property
     def loaded(self) -> KafkaCode | None:
-        """NONE if the state is loaded, else the error; None while it is being loaded."""
+        """NONE if the state is loaded, or the error of the load; None while the load is in progress."""
         if self.core is not None:
             return KafkaCode.NOT_LEADER_OR_FOLLOWER if self.has_ended else KafkaCode.NONE
         if not self._loading.done():
@@ -200,7 +200,7 @@ class LedShare:
         return KafkaCode.NONE
 
     def _fail_load(self, code: KafkaCode) -> KafkaCode:
-        """End after a failed load, so that the next request loads again.  Return the error for a client.
+        """End after a failed load, so that the next request loads again; return the error for the client.
 
         A Java client fails at an error that it does not expect in a fetch, such as INVALID_REQUEST for a missing state.
         """
@@ -282,7 +282,7 @@ class LedShare:
             if self.core.release(member):
                 self._on_available()
             self._after_change()
-        if self.core is not None or self.has_ended:  # otherwise the end of the load calls this
+        if self.core is not None or self.has_ended:  # during a load, `_on_load_end` reports it
             self._report_idle()
 
     def use(self) -> None:
@@ -302,7 +302,7 @@ class LedShare:
     # -- saves and locks
 
     def _after_change(self) -> None:
-        """Begin a save if there are changes, and set the timer to the next lock that expires."""
+        """Begin a save if there are changes, and set the timer to the next expiry of a lock."""
         assert self.core is not None, self.key
         if self.has_ended:
             return
@@ -398,7 +398,7 @@ class LedShare:
         self._report_idle()
 
     async def _try_letters(self, core: SharePartition) -> str:
-        """Try to write each dead letter once; return why some could not be written, or an empty text.
+        """Try to write each dead letter once; return why some were not written, or an empty text.
 
         A letter that is too large does not delay the others.  If the group no longer has a dead-letter topic, its
         records need no letters.
@@ -542,7 +542,7 @@ class SharePartitions:
             self._load(key, replica, found.leader, self._group)
 
     def _load(self, key: ShareKey, replica: Replica, leader: LeaderState, group: asyncio.TaskGroup) -> LedShare:
-        """Load a share partition, which no session uses yet, in place of the one that was loaded before."""
+        """Load a share partition, which no session uses yet.  An object that was loaded before is replaced."""
         if (before := self._led.pop(key, None)) is not None:
             before.end()
         begun = self._led[key] = LedShare(
@@ -568,12 +568,12 @@ class SharePartitions:
         return self._led.get(key)
 
     def is_loaded(self, key: ShareKey) -> bool:
-        """Return whether `begin` would return a loaded share partition.  A change of the leadership is not noticed."""
+        """Return whether `begin` would return a loaded share partition.  Changes of the leadership are ignored."""
         led = self._led.get(key)
         return led is not None and led.loaded is KafkaCode.NONE and not led.lingers
 
     def drop(self, key: ShareKey) -> None:
-        """Drop a share partition, for example because no session uses it.  Others may change its state from now on."""
+        """Drop a share partition, for example because no session uses it.  Its state may be changed from now on."""
         led = self._led.pop(key, None)
         if led is not None:
             led.end()

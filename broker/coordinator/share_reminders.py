@@ -1,7 +1,7 @@
-"""Reminds leaders of dead letters that nobody writes.  The share coordinator that stores the state does this.
+"""Reminds leaders of dead letters that nobody writes.  The share coordinator of each state sends the reminders.
 
 `broker.core.coordinator.share.reminders` decides which leaders to remind.  The cost of a search grows with the number
-of states with missing letters on this broker.  In most clusters, there are none.
+of states with missing letters on this broker.  Most clusters have no such states.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class ShareStates:
         """Send a request to the share coordinator.  While no broker has this role or answers, repeat the request.
 
         One request to another broker takes at most `share_state_timeout_ms`.  All requests together take at most
-        `_RETRY_MS` longer.
+        `_RETRY_MS` longer than one request.
 
         After COORDINATOR_NOT_AVAILABLE, the outcome of a change is unknown.
         """

@@ -1,7 +1,7 @@
 """Share groups on this broker: implements `broker.kafka.api.Shares`.
 
-As the leader of partitions, it serves ShareFetch and ShareAcknowledge.  As the coordinator of groups, it initializes
-and deletes the states of their share partitions at the share coordinators.
+As the leader of partitions, the broker serves ShareFetch and ShareAcknowledge.  As the coordinator of groups, it
+initializes and deletes the states of their share partitions at the share coordinators.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class ShareGroups:
             self.states.shell, self._cluster, resolve, self.write_dead_letters, self._limits
         )
         self._sessions_max = 0
-        # These have connections of their own: their timeout is shorter than the time that a save may wait for replicas.
+        # `LogEnds` has connections of its own: its timeout drops the connection, and is shorter than a save may take.
         self._log_end_links = BrokerLinks(resolve)
         self._log_ends = LogEnds(table, self._log_end_links, self._limits)
         self.sessions = ShareSessions(self._on_session_end)
@@ -302,10 +302,7 @@ class ShareGroups:
         )
 
     async def _loaded(self, key: ShareKey, deadline: float) -> LedShare | KafkaCode:
-        """Return a share partition once it is loaded, or an error.
-
-        It is an error if the deadline passes before that.
-        """
+        """Return a share partition once it is loaded, or the error; REPLICA_NOT_AVAILABLE after the deadline."""
         if not self.partitions.is_loaded(key) and asyncio.get_running_loop().time() >= deadline:
             return KafkaCode.REPLICA_NOT_AVAILABLE
         try:
@@ -326,7 +323,7 @@ class ShareGroups:
     async def _fetch(
         self, session: ShareSession, plan: ShareFetchPlan, wait_ms: int, load_wait_ms: int
     ) -> tuple[ShareFetched, ...]:
-        """Acquire records; wait `wait_ms` for them, and at least `load_wait_ms` while all states are being loaded.
+        """Acquire records.  Wait for them for `wait_ms`, or for at least `load_wait_ms` if no state is loaded yet.
 
         A session that ends or is replaced meanwhile gets no records: its client may use another connection by now, and
         these records would stay locked until their locks expire.
@@ -421,8 +418,8 @@ class ShareGroups:
         """Perform an effect of the group coordinator.  The records before the effect are committed.
 
         While an earlier effect of the same kind is in progress for the group, drop the new one: the group orders it
-        again.  If a share coordinator does not answer, requests about thousands of states take longer than the group
-        waits.
+        again.  Effects overlap if a share coordinator does not answer, because requests about thousands of states then
+        take longer than the group waits.
         """
         kind = (effect.group, type(effect))
         if self._group is None or kind in self._asking:
@@ -470,7 +467,7 @@ class ShareGroups:
         return await self._forget(group, listed.partitions)
 
     async def _forget(self, group: str, partitions: tuple[NamedPartitions, ...]) -> KafkaCode:
-        """Delete states, and report that to the group.  A leader that still uses one is refused at its next save."""
+        """Delete states, and report the deletion to the group.  The next save of a leader that uses one is refused."""
         responses = await self.states.ask_all([DeleteState(key) for key in _keys(group, partitions)])
         failed = [each.error for each in responses if each.error is not KafkaCode.NONE]
         if failed:
@@ -501,13 +498,13 @@ class ShareGroups:
     async def alter_offsets(
         self, group: str, offsets: Sequence[tuple[NamedPartitions, Sequence[int]]]
     ) -> tuple[ListShareStatesResponse, list[StateResponse]]:
-        """Initialize states again, at the given offsets.  The group must be empty; a missing one is created.
+        """Initialize states again, at the given offsets.  The group must be empty; a missing group is created.
 
         Return the answer of the group, and one response for each partition, in order.  If the group refuses, there are
         no responses.
 
-        The group notes the share partitions after their states were written.  If its coordinator fails in between, the
-        states remain, and are added to the group when the next member subscribes to the topics.
+        The group notes the share partitions after their states were written.  If the group's coordinator fails before
+        that, the states remain, and are added to the group when the next member subscribes to the topics.
         """
         reset = await self._ask_group(group, ResetShareStates(group, tuple(topic for topic, _ in offsets)))
         if reset.error is not KafkaCode.NONE:

@@ -118,7 +118,7 @@ class CoordinatorShell(Generic[M]):
     ) -> asyncio.Future[Any]:
         """Begin a call at the coordinator of a partition; see `Coordinator.call`.
 
-        If this broker does not coordinate the partition, the future has NOT_COORDINATOR.
+        If this broker does not coordinate the partition, the result of the future is NOT_COORDINATOR.
         """
         found = self._by_index.get(partition)
         if found is None:

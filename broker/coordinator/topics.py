@@ -23,7 +23,7 @@ REGEX_MEMORY_MAX_BYTES: Final = 1 << 20
 class _Matched(NamedTuple):
     """The result for one regular expression.
 
-    pattern: None if the expression is invalid.  version: the version of the topics that were compared with it.
+    pattern: None if the expression is invalid.  version: the version of the topics that were matched.
     """
 
     pattern: Any
@@ -35,9 +35,9 @@ class ImageTopics:
     """The `Topics` of the machines.  It uses the newest metadata, so that no offset of a deleted topic is committed.
 
     A coordinator deletes the offsets of partitions that its newest image lacks.  So a commit must not depend on
-    metadata that the next coordinator may not have yet.  Therefore `may_commit` requires that this broker has applied
-    the metadata.  The next leader is elected by a later metadata change, which this broker has not applied while it
-    leads.  So the next leader has applied everything that this broker has applied.
+    metadata that the next coordinator may not have yet.  Therefore `may_commit` requires that the partition also exists
+    in the metadata that this broker has applied.  The next leader is elected by a later metadata change, which this
+    broker has not applied while it leads.  So the next leader has applied everything that this broker has applied.
 
     Regular expressions use RE2's syntax, as in Kafka.  Matching takes time linear in the text, so that no client can
     block a broker.

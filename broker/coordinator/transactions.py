@@ -212,7 +212,7 @@ class TransactionCoordinators:
     async def verify(
         self, transactional_id: str, producer: tuple[int, int], partition: Partition, support: TransactionSupport
     ) -> KafkaCode:
-        """Ask the coordinator whether a partition is part of a producer's open transaction, or add it (KIP-890).
+        """Ask the coordinator to confirm that a partition is part of a producer's transaction, or to add it (KIP-890).
 
         A partition can be added once the markers of the producer's previous transaction are written.  This call waits
         for that, for about `addition_wait_ms`.  Return NONE, or the error code for the Produce request.
