@@ -27,8 +27,8 @@ import msgspec
 from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions, count, of
 
 MOVES_PER_PARTITION_MAX: Final = 4
-"""Moves that balance a group with different subscriptions, per partition.  After that many, the result is used as it
-is; a move always brings two members closer together."""
+"""Moves per partition that balance a group with different subscriptions.  After this many moves, the result is used as
+it is: each move has made the load more equal."""
 
 
 class Subscriber(msgspec.Struct, frozen=True):
@@ -127,11 +127,11 @@ def _numbers(partitions: Partitions, starts: Mapping[UUID, int], counts: Mapping
 def _unchanged_or_new(
     last: Partitions, numbers: list[int], starts: Mapping[UUID, int], counts: Mapping[UUID, int]
 ) -> Partitions:
-    """Return the partitions with these numbers; the object `last` itself if they are equal to it."""
+    """Return the partitions with these numbers; the object `last` itself if it has the same partitions."""
     if len(numbers) == count(last) and _numbers(last, starts, counts) == sorted(numbers):
         return last
     topics, firsts = list(starts), list(starts.values())
-    # Topics without partitions start at the same number as the next one, so the last of them is the right one.
+    # A topic without partitions starts at the same number as the next topic, so the last topic is the right one.
     places = ((bisect_right(firsts, number) - 1, number) for number in numbers)
     return of((topics[place], number - firsts[place]) for place, number in places)
 
@@ -152,7 +152,7 @@ class _Balancing:
         for place, each in enumerate(ordered):
             for topic in each.topics:
                 self._subscribers.setdefault(topic, []).append(place)
-        # Topics with few subscribers come first, because the partitions of the others can go to more members.
+        # Topics with few subscribers come first, because partitions of other topics have more possible owners.
         self._topics = sorted(self._subscribers, key=lambda topic: (len(self._subscribers[topic]), topic))
         free = {topic: set(range(counts[topic])) for topic in self._topics}
         for place, each in enumerate(ordered):

@@ -17,7 +17,7 @@ class Census:
     topics, regexes: members that name the topic or the regular expression.
     assignors: members that prefer the assignor; None: without a preference.
     id_sizes: members whose id has this many bytes.
-    reconciled: members that have reached the target of this epoch.
+    reconciled: by epoch, members that have reached the target of this epoch.
     classic: members that use the classic protocol.
     """
 

@@ -101,7 +101,7 @@ def _join_error(
     if len(write_member(value)) > changes.subscription_max_bytes(turn.limits):
         return KafkaCode.GROUP_MAX_SIZE_REACHED
     is_full = len(group.members) >= turn.limits.consumer.members_max
-    new_id = _new_id(request, 0)  # has the same length as the id that the member will get
+    new_id = _new_id(request, 0)  # has the length of the id that the member will get
     if member is None and (is_full or not changes.has_room(group, new_id, value, turn.limits, topics)):
         return KafkaCode.GROUP_MAX_SIZE_REACHED
     return KafkaCode.NONE
@@ -110,7 +110,7 @@ def _join_error(
 def _shares_an_assignor(group: ConsumerGroup, request: JoinGroup, without: ConsumerMember | None) -> bool:
     """Return whether the request and all classic members but `without` share an assignor.
 
-    They need a common one when the group becomes classic again.
+    They need a common assignor when the group becomes classic again.
     """
     shared = {protocol.name for protocol in request.protocols}
     for member in group.members.values():

@@ -408,7 +408,7 @@ class ConsumerGroup:
         self.wake(member.expires_ms)
 
     def expect(self, member: ConsumerMember, now_ms: int) -> None:
-        """Start the rebalance timeout in which a member must give up partitions or join again, unless it runs."""
+        """Start the timeout within which a member must give up partitions or join again, unless it is running."""
         if member.rejoin_by_ms is None:
             member.rejoin_by_ms = now_ms + max(member.known.rebalance_timeout_ms, 0)
             self.wake(member.rejoin_by_ms)
@@ -436,7 +436,7 @@ class ConsumerGroup:
         self.wake(until_ms)
 
     def note_assignment(self, now_ms: int) -> None:
-        """Note that a target was computed.  The next one waits for its interval, unless the group is empty."""
+        """Note that a target was computed.  The next target waits for the interval, unless the group is empty."""
         self.assign_at_ms = None
         self.assigned_ms = now_ms if self.members else None
 

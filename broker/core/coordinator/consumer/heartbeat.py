@@ -114,7 +114,7 @@ def heartbeat(
     revoking = member.current.revoking
     has_changed = changes.advance(turn, group, member, request.owned, topics)
     if not member.current.revoking or member.current.revoking != revoking:
-        member.rejoin_by_ms = None  # the time for other partitions begins now
+        member.rejoin_by_ms = None  # for other partitions, the timeout begins now
     if member.current.revoking:
         group.expect(member, turn.now_ms)
     group.renew(member, turn.now_ms, turn.consumer_limits(group.name).session_timeout_ms)
@@ -158,7 +158,7 @@ def join_refusal(
     if member is None:
         if len(group.members) >= turn.limits.consumer.members_max:
             return KafkaCode.GROUP_MAX_SIZE_REACHED, f"the group has {len(group.members)} members, its maximum"
-        member_id = request.member_id or NIL_ID  # as long as the id that it will get
+        member_id = request.member_id or NIL_ID  # has the length of the id that the member will get
         if not changes.has_room(group, member_id, _value(None, request), turn.limits, topics):
             return KafkaCode.GROUP_MAX_SIZE_REACHED, "the assignments of all members do not fit into one batch"
         return None

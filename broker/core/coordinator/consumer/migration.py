@@ -5,7 +5,7 @@ classic members of a consumer group, and keep the assignment of the last leader.
 its generation.
 
 **Downgrade**: the last member of the newer protocol leaves.  The others become members of a classic group, which then
-rebalances.  The policy of the cluster may forbid either; an empty group simply changes its protocol.
+rebalances.  The policy of the cluster may forbid either change.  An empty group simply changes its protocol.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class ConsumerLimits(msgspec.Struct, frozen=True):
     assignment_interval_ms: the least time between two targets of a group (KIP-1263); 0: each change makes a target at
         once.
     members_max: `group.consumer.max.size`; further members get GROUP_MAX_SIZE_REACHED.
-    assignors: those that members may choose; the first is used if they choose none.
+    assignors: the assignors that members may choose; the first is used if they choose none.
     may_upgrade, may_downgrade: whether a classic group with members may become a consumer group, and the reverse.
     topics_max: names in the subscription of a member; a longer subscription gets INVALID_REQUEST.
     """
@@ -179,6 +179,6 @@ class ConsumerGroupDescription(NamedTuple):
 
 
 class DescribeConsumerGroupsResponse(msgspec.Struct, frozen=True):
-    """groups: one for each of the request, in its order."""
+    """groups: one for each group of the request, in that order."""
 
     groups: tuple[ConsumerGroupDescription, ...]

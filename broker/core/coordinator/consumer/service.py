@@ -159,7 +159,7 @@ class ConsumerService:
             case JoinGroup():
                 had = group.consumer_members
                 classic.join(turn, group, call, request, self._topics, self._random)
-                if group.consumer_members < had:  # it replaced a static member of the newer protocol
+                if group.consumer_members < had:  # the request replaced a static member of the newer protocol
                     after = migration.downgrade(turn, self._groups, group, self._topics, request.client)
                     return group if after is None else after
             case SyncGroup():
@@ -191,9 +191,9 @@ class ConsumerService:
         return after
 
     def make_classic(self, turn: Turn, group: ConsumerGroup) -> Group:
-        """Replace a consumer group without members by a classic one, because a classic member joins.
+        """Replace a consumer group without members by a classic group, for a classic member's JoinGroup.
 
-        The member may never join.  So the group is stored at once: its offsets expire after the time in this record.
+        The member may not complete its join.  So the group is stored at once: its offsets expire by the record's time.
         """
         assert not group.members, group.name
         changes.delete_records(turn, group)
