@@ -5,12 +5,12 @@ to give up partitions first.  Records in Kafka's format (key types 10 to 15) con
 `apply` is their only reader.
 
 **Share partitions are initialized before they are assigned.**  The share coordinator gets the state epoch of each, and
-the record of type 15 lists the share partitions that have a state.  So a group knows which states to delete, and is
-deleted after them.
+the record of type 15 lists the share partitions that have a state.  So a group knows which states to delete before it
+is deleted.
 
 A replica may lack the tombstones of a deleted group (`consumer/group.py` describes how).  Then a later group of the
-same name may have members of the deleted group until their sessions end, although they send no heartbeats.  Its share
-partitions may begin where the deleted group ended.
+same name may have members of the deleted group until their sessions end, although they send no heartbeats.  The
+share partitions of the later group may begin where the deleted group ended.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class ShareGroup:
             self.members[key.member_id] = member
 
     def load(self) -> list[ShareGroupKey]:
-        """Drop deleted members and data of which the log still has records, and return the keys of these records.
+        """Drop deleted members and data if the log still has their records; return the keys of these records.
 
         `consumer/group.py` describes why a log may lack tombstones.
         """
@@ -218,7 +218,7 @@ def member_keys(group: str, member_id: str) -> list[ShareGroupKey]:
 def assign(
     subscriptions: Mapping[str, Iterable[UUID]], partitions: Mapping[UUID, frozenset[int]]
 ) -> dict[str, Partitions]:
-    """Return the target of each member: every partition has a member, and every member a partition if there is one.
+    """Return the targets of members.  Each partition gets a member, and each member a partition of each of its topics.
 
     If a topic has more members than partitions, members share partitions.  The first member differs from topic to
     topic, so that topics with one partition are not all assigned to the same member.

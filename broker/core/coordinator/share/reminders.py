@@ -21,7 +21,7 @@ NO_LEADER: Final = -1
 
 
 class LetterReminders:
-    """Remembers the share partitions that had letters missing at the last search, and finds those without a change.
+    """Remembers the share partitions with missing letters of the last search, and finds those that have not changed.
 
     batch_max: share partitions that one search names to one leader.  The others come first in the next search.
     """
@@ -35,7 +35,7 @@ class LetterReminders:
     def look(
         self, archiving: Mapping[ShareKey, ShareState], leader_of: Callable[[ShareKey], int]
     ) -> dict[int, list[ShareKey]]:
-        """Search once.  Return the share partitions of which each leader is to be reminded, by the leader's broker id.
+        """Search once.  Return the share partitions of which to remind each leader, by the leader's broker id.
 
         archiving: the states with missing letters.  leader_of: returns a broker, or NO_LEADER.
         """

@@ -24,7 +24,7 @@ class ShareGroupLimits(msgspec.Struct, frozen=True):
     heartbeat_interval_ms: the interval that the coordinator sends to members.
     members_max: `group.share.max.size`; further members get GROUP_MAX_SIZE_REACHED.
     topics_max: names in the subscription of a member; a longer subscription gets INVALID_REQUEST.
-    initialization_retry_ms: time before states that could not be initialized or deleted are tried again.
+    initialization_retry_ms: time before the next attempt to initialize or delete states, after a failure.
     """
 
     session_timeout_ms: int = 45_000
@@ -137,7 +137,7 @@ class ForgetShareStates(msgspec.Struct, frozen=True):
 
 
 class InitializeShareStates(msgspec.Struct, frozen=True):
-    """An effect: initialize states at the share coordinators, and report it by `share_initialized`."""
+    """An effect: initialize states at the share coordinators, and report successes by `share_initialized`."""
 
     group: str
     state_epoch: int
@@ -145,7 +145,7 @@ class InitializeShareStates(msgspec.Struct, frozen=True):
 
 
 class DeleteShareStates(msgspec.Struct, frozen=True):
-    """An effect: delete the states of topics that no longer exist, and report it by `share_deleted`."""
+    """An effect: delete the states of topics that no longer exist, and report successes by `share_deleted`."""
 
     group: str
     partitions: tuple[NamedPartitions, ...]

@@ -137,7 +137,7 @@ class ShareService:
             tuple(sorted(set(request.topics))) if request.topics is not None else () if old is None else old.topics,
         )
         if not group.members:
-            group.verified.clear()  # a report of states that were deleted since may have arrived late
+            group.verified.clear()  # a late report may have named states that were deleted since
         if value != old:
             self._put(turn, Kind.MEMBER, group.name, write_member(value), request.member_id)
             group = self.groups[group.name]
@@ -152,7 +152,7 @@ class ShareService:
         if has_changed or member.epoch != group.assignment_epoch:
             current = write_current(group.assignment_epoch, member.epoch, member.target)
             self._put(turn, Kind.CURRENT, group.name, current, member.member_id)
-        is_behind = request.epoch != member.epoch  # also a member that did not get the last answer
+        is_behind = request.epoch != member.epoch  # includes a member that did not get the last answer
         assignment = member.assigned if has_changed or is_behind else None
         interval_ms = turn.share_limits(group.name).heartbeat_interval_ms
         return ShareHeartbeatResponse(KafkaCode.NONE, None, member.member_id, member.epoch, interval_ms, assignment)

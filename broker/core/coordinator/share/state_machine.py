@@ -3,10 +3,10 @@
 Theory of operation
 -------------------
 A leader of a partition reads the state when it first serves a share group, and writes each change before it answers an
-acknowledgement.  **Two epochs fence writers.**  The state remembers the highest leader epoch that has read or written
-it, so a former leader gets FENCED_LEADER_EPOCH.  The state epoch changes when the state is initialized anew.  It grows
-if an administrator has reset offsets.  It may also become lower, because a deleted group that is created again counts
-from the beginning.  So a leader with another state epoch, lower or higher, gets FENCED_STATE_EPOCH and reads the state
+acknowledgement.  **Two epochs fence writers.**  The state stores the highest epoch of a leader that has read or
+written it, so a former leader gets FENCED_LEADER_EPOCH.  The state epoch changes when the state is initialized anew.  A
+reset of offsets raises this epoch.  It may also become lower, because a deleted group that is created again counts from
+the beginning.  So a leader with another state epoch, lower or higher, gets FENCED_STATE_EPOCH and reads the state
 again.
 """
 
@@ -147,7 +147,7 @@ class ShareStateMachine:
             return ()
         value = None
         if changed is not None:
-            # A busy share partition changes hundreds of times a second, so the epoch can reach the maximum in months.
+            # A busy share partition changes hundreds of times a second, so this epoch can reach its maximum in months.
             snapshot_epoch = 0 if changed.snapshot_epoch == INT32_MAX else changed.snapshot_epoch + 1
             value = write_snapshot(replace(changed, snapshot_epoch=snapshot_epoch, written_ms=self._wall_ms()))
         record = Record(write_key(key), value)

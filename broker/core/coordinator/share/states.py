@@ -121,7 +121,7 @@ def merged(
 
 
 def _is_kept(state: Delivery, changed: Delivery) -> bool:
-    """Return whether a record keeps its state although a change arrives."""
+    """Return whether a record keeps its state when a change to another state arrives."""
     return state.is_done or (state is Delivery.ARCHIVING and not changed.is_done)
 
 
