@@ -24,7 +24,7 @@ def describe(
     """Return the description of a classic group, or of a group of simple consumers, which has only offsets.
 
     A consumer group counts as missing in DescribeGroups: `consumer.descriptions` describes it.
-    report_missing: a missing group gets GROUP_ID_NOT_FOUND; otherwise it is described as Dead.
+    report_missing: whether a missing group gets GROUP_ID_NOT_FOUND.  Otherwise it is described as Dead.
     """
     if group is None and has_offsets:
         return GroupDescription(name, state=GroupState.EMPTY)
@@ -57,7 +57,7 @@ def listed(
     simple: Iterable[str],
     shares: dict[str, ShareGroup],
 ) -> tuple[ListedGroup, ...]:
-    """Return the groups that a request asks for.  simple: the groups that have offsets."""
+    """Return the groups that a request asks for.  simple: the names of groups that have offsets."""
     every = [
         ListedGroup(
             each.name,

@@ -22,8 +22,8 @@ def explain(
 ) -> GroupExplanation:
     """Return the explanation of a group's last rebalances.
 
-    last_commit_ms: time of its newest committed offset; None if it has none.  A group of simple consumers has only
-    offsets, so it counts as empty since its newest commit.
+    last_commit_ms: time of the group's newest committed offset; None if it has no offsets.  A group of simple consumers
+    has only offsets, so it counts as empty since its newest commit.
     """
     if group is None and last_commit_ms is not None:
         return GroupExplanation(
@@ -58,7 +58,7 @@ def _empty_since(group: Group | ConsumerGroup, last_commit_ms: int | None) -> in
 
 
 def _awaited(group: Group | ConsumerGroup) -> tuple[MemberName, ...]:
-    """Return the members whose JoinGroup or SyncGroup is missing, or whose heartbeats have not reached the target."""
+    """Return the members whose JoinGroup or SyncGroup is missing, or that have not reached the target yet."""
     if isinstance(group, ConsumerGroup):
         target = group.assignment_epoch
         return tuple(each.names for _, each in sorted(group.members.items()) if not each.is_reconciled(target))

@@ -5,7 +5,7 @@ Theory of operation
 A group moves through its states only along `TRANSITIONS`.
 
     Empty                no member; it may have committed offsets
-    PreparingRebalance   members send JoinGroup, and each call waits until all have sent theirs or the time is over
+    PreparingRebalance   members send JoinGroup; the calls wait until all members have sent it, or until the deadline
     CompletingRebalance  each member knows the new generation; SyncGroup calls wait for the assignments of the leader
     Stable               each member has its assignment, or may fetch it
     Dead                 its offsets and its record are being deleted
@@ -18,11 +18,11 @@ committed.  So the number of that generation can be used again.
 
 **Static members.**  The name of a static member (`group.instance.id`) survives a restart of its process; the member id
 does not.  The name belongs to the latest process that joined under it, and an older process is fenced.  The record
-names the latest process even if it was written before an unfinished rebalance.  Otherwise a change of the coordinator
-would fence the running process instead of the stopped one.
+always names the latest process, even if a rebalance is in progress and everything else in the record is older.
+Otherwise a change of the coordinator would fence the running process instead of the stopped one.
 
 **Counters.**  `waiting`, `supported` and `record_bytes` are functions of the members.  They are kept up to date with
-each change, so that a join costs the same in a large group.  Members change only through the methods of this class.
+each change, so that a join costs no more in a large group.  Members change only through the methods of this class.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class Group:
     state_ms: wall clock at the last change to Stable or Empty; NO_TIME if unknown.
     stored: the value of the group's last record; None without one.
     join_deadline_ms: the end of PreparingRebalance.
-    delay_left_ms: time by which the first rebalance of an empty group may still be prolonged; None in any other one.
-    grown: members have joined since that rebalance was prolonged last.
+    delay_left_ms: time by which the first rebalance of an empty group may still be prolonged; None in other rebalances.
+    grown: whether members have joined since the first rebalance was last prolonged.
     unsynced: members that have not sent SyncGroup in this generation; sync_deadline_ms: their deadline.
-    wake_ms: a time not later than the next deadline.  queued_ms: the time under which the group waits for a tick.
+    wake_ms: a time not later than the next deadline.  queued_ms: the time of the group's entry in the heap.
     """
 
     __slots__ = (
@@ -227,7 +227,7 @@ class Group:
     # -- protocols
 
     def supports(self, protocol_type: str, names: Iterable[str], without: Member | None = None) -> bool:
-        """Return whether all members except `without` support one of these protocols, and have this protocol type."""
+        """Return whether all members except `without` have this protocol type and a common protocol among these."""
         names = tuple(names)
         if not protocol_type or not names:
             return False
@@ -248,11 +248,11 @@ class Group:
             next(name for name in member.protocol_names if self.supported[name] == len(self.members))
             for member in self.members.values()
         )
-        # Of protocols with equal votes, the one that the oldest member prefers: `most_common` keeps this order.
+        # If votes are equal, the choice of the oldest member wins, because `most_common` keeps this order.
         return votes.most_common(1)[0][0]
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the topics to which any member is subscribed; None if unknown: it may be any topic."""
+        """Return the topics to which any member is subscribed; None if any topic may be among them."""
         if self._topics is None:
             self._topics = (self._subscribed_topics(),)
         return self._topics[0]
@@ -282,7 +282,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def renew(self, member: Member, now_ms: int) -> None:
-        """Begin the session of a member anew.  It does not run while the member waits for an answer."""
+        """Begin the session of a member anew, unless a call of the member waits: then no session runs."""
         if member.join_call is None and member.sync_call is None:
             member.expires_ms = now_ms + member.session_timeout_ms
             self.wake(member.expires_ms)

@@ -115,7 +115,7 @@ MATCHING_GROUPS_PER_TICK_MAX = 4
 that other requests are answered meanwhile.  10,000 topics take about 10 ms for each expression."""
 
 _ENTRIES_PER_GROUP_MAX = 4
-"""Entries of the heap per group.  Beyond it, the entries that are no longer valid are removed."""
+"""Entries of the heap per group.  Above this number, the entries that are no longer valid are removed."""
 
 
 NO_CONFIGS: Final = NoGroupConfigs()
@@ -427,7 +427,7 @@ class GroupMachine:
         offset_requests.delete(turn, group, call, request, self._offsets, self._topics)
 
     def _delete_error(self, turn: Turn, name: str) -> KafkaCode:
-        """Return why a group cannot be deleted, or NONE.  A share group is deleted at once, as it has no offsets."""
+        """Return why a group cannot be deleted, or NONE.  Delete a share group at once: it has no offsets."""
         if name in self._shares.groups:
             error = self._shares.delete_error(name)
             if error is KafkaCode.NONE:
@@ -439,7 +439,7 @@ class GroupMachine:
         if group is not None and group.state is not GroupState.EMPTY:
             return KafkaCode.NON_EMPTY_GROUP
         if self._pending_offsets.has_group(name):
-            return KafkaCode.NON_EMPTY_GROUP  # its transaction would restore the group's offsets
+            return KafkaCode.NON_EMPTY_GROUP  # the end of the transaction would restore offsets
         return KafkaCode.NONE
 
     def _describe(self, name: str, report_missing: bool) -> GroupDescription:
@@ -624,7 +624,7 @@ _Refusal = JoinGroupResponse | SyncGroupResponse | HeartbeatResponse | LeaveGrou
 
 
 def _refusal(request: JoinGroup | SyncGroup | Heartbeat | LeaveGroup, error: KafkaCode) -> _Refusal:
-    """Return the response to a request of a member that reaches no group."""
+    """Return the response to a member's request that is refused before it reaches a group."""
     match request:
         case JoinGroup():
             return JoinGroupResponse(error, request.member_id)

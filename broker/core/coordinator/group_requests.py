@@ -96,7 +96,7 @@ class GroupConfigs(Protocol):
         ...
 
     def share(self, group: str, limits: ShareGroupLimits) -> ShareGroupLimits:
-        """Return the limits of a share group; as `consumer`."""
+        """Return the limits of a share group; see `consumer`."""
         ...
 
 
@@ -182,8 +182,8 @@ class JoinGroup(msgspec.Struct, frozen=True):
     """Join a group, or join it again.  The answer waits until the members of the next generation are known.
 
     member_id: empty for a client that has none yet.
-    needs_member_id: a client without a member id is given one with MEMBER_ID_REQUIRED, and joins again (version 4 on).
-    can_skip_assignment: the client understands `skip_assignment` (version 9 on).
+    needs_member_id: a client without a member id gets one with MEMBER_ID_REQUIRED, and joins again (from version 4 on).
+    can_skip_assignment: the client understands `skip_assignment` (from version 9 on).
     rebalance_timeout_ms: for version 0, which has no such field, the session timeout.
     """
 
@@ -229,7 +229,7 @@ class MemberAssignment(NamedTuple):
 
 
 class SyncGroup(msgspec.Struct, frozen=True):
-    """Ask for the member's assignment; the leader sends those of all members.  The answer waits for the leader.
+    """Ask for the member's assignment.  The leader's request contains all assignments; other answers wait for it.
 
     protocol_type, protocol: None from a client that does not send them.
     """
@@ -264,7 +264,7 @@ class HeartbeatResponse(msgspec.Struct, frozen=True):
 
 
 class LeavingMember(NamedTuple):
-    """member_id may be empty if instance_id names the member.  Administrators remove members in this way."""
+    """member_id may be empty if instance_id names the member.  Administrators remove static members in this way."""
 
     member_id: str
     instance_id: str | None = None
@@ -287,7 +287,7 @@ class LeftMember(NamedTuple):
 
 
 class LeaveGroupResponse(msgspec.Struct, frozen=True):
-    """members: one for each of the request, in its order."""
+    """members: one for each member of the request, in that order."""
 
     error: KafkaCode
     members: tuple[LeftMember, ...] = ()
@@ -311,8 +311,8 @@ class OffsetCommit(msgspec.Struct, frozen=True):
     """Commit offsets, as a member, or as a simple consumer (empty member id, NO_GENERATION).
 
     generation: for a member of the newer protocol, its epoch.
-    retention_ms: from versions 2 to 4, which may set it; otherwise NO_RETENTION.
-    knows_epochs: the client understands the errors of the newer protocol (version 9 on).  False in a transaction.
+    retention_ms: may be set by requests of versions 2 to 4; otherwise NO_RETENTION.
+    knows_epochs: the client understands the errors of the newer protocol (from version 9 on).  False in a transaction.
     """
 
     group: str
@@ -398,7 +398,7 @@ class FetchedOffset(NamedTuple):
 
 
 class FetchedGroup(NamedTuple):
-    """offsets: in the order of the request; sorted by topic and partition if it asked for all."""
+    """offsets: in the order of the request; sorted by topic and partition if it asked for all offsets."""
 
     group: str
     error: KafkaCode
@@ -429,7 +429,7 @@ class OffsetDeleteResponse(msgspec.Struct, frozen=True):
 class DescribeGroups(msgspec.Struct, frozen=True):
     """Describe groups.
 
-    report_missing: a missing group gets GROUP_ID_NOT_FOUND (version 6 on); otherwise it is Dead without an error.
+    report_missing: a missing group gets GROUP_ID_NOT_FOUND (from version 6 on).  Otherwise it is Dead without an error.
     """
 
     groups: tuple[str, ...]
@@ -460,7 +460,7 @@ class GroupDescription(NamedTuple):
 
 
 class DescribeGroupsResponse(msgspec.Struct, frozen=True):
-    """groups: one for each of the request, in its order."""
+    """groups: one for each group of the request, in that order."""
 
     groups: tuple[GroupDescription, ...]
 
@@ -507,7 +507,7 @@ class DeletedGroup(NamedTuple):
 
 
 class DeleteGroupsResponse(msgspec.Struct, frozen=True):
-    """groups: one for each of the request, in its order."""
+    """groups: one for each group of the request, in that order."""
 
     groups: tuple[DeletedGroup, ...]
 
@@ -572,9 +572,9 @@ class Rebalance(msgspec.Struct, frozen=True):
     """One rebalance of a group, for people.  It is soft state: a change of the coordinator loses it.
 
     started_ms: wall clock.  duration_ms: None while it is in progress.
-    generation: the generation that it made; while it is in progress, the one that it will make.
-    cause: the first cause, in words.  client: the client that caused it; None if no client did.
-    reason: the cause in one word.  member: the member that caused it; None if no member did.
+    generation: the generation that the rebalance has made or will make.
+    cause: the first cause, in words.  client: the client that caused the rebalance; None if no client did.
+    reason: the cause in one word.  member: the member that caused the rebalance; None if no member did.
     members: how many members the new generation has; 0 while they join.
     interrupted: another rebalance began before the members had their assignments.
     """
@@ -593,13 +593,13 @@ class Rebalance(msgspec.Struct, frozen=True):
 class GroupExplanation(msgspec.Struct, frozen=True):
     """A group's rebalances since its coordinator was loaded.  Times: ms since the epoch (wall clock).
 
-    generation: the last one; NO_GENERATION if there was none.
-    loaded_ms: when this coordinator took over.  It does not know earlier rebalances and joins.
+    generation: the last generation; NO_GENERATION if there was none.
+    loaded_ms: when this coordinator was loaded.  It does not know earlier rebalances and joins.
     now_ms: when this answer was made, so that clients can compute ages.
     empty_since_ms: since when the group has had no members; None if it has some, or if that is unknown.
     last_joined: None if no member has joined since the coordinator was loaded.
     awaited: members from which the rebalance in progress waits for a request, by member id.
-    rebalances: the last ones, the oldest first.
+    rebalances: the last rebalances, the oldest first.
     """
 
     group: str
@@ -618,6 +618,6 @@ class GroupExplanation(msgspec.Struct, frozen=True):
 
 
 class ExplainGroupsResponse(msgspec.Struct, frozen=True):
-    """groups: one for each of the request, in its order."""
+    """groups: one for each group of the request, in that order."""
 
     groups: tuple[GroupExplanation, ...]

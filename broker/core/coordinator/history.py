@@ -16,7 +16,7 @@ CAUSE_MAX_CHARS = 500
 
 
 class History:
-    """The last rebalances; the last of them may be in progress."""
+    """The last rebalances of a group.  The newest one may be in progress."""
 
     __slots__ = ("_past", "_started_ms", "last_join")
 
@@ -38,7 +38,7 @@ class History:
         """Note that a rebalance began.  A rebalance that was in progress counts as interrupted.
 
         cause: a clause for people; at most `CAUSE_MAX_CHARS` of it are kept.  reason: the cause in one word.
-        client, member: the client and the member that caused it, if any.
+        client, member: the client and the member that caused the rebalance, if any.
         generation: the generation that the rebalance will make.
         wall_ms: the wall clock; now_ms: the monotonic clock, for the duration.
         """
@@ -53,7 +53,7 @@ class History:
         self._past[-1] = replace(self._past[-1], generation=generation, members=members)
 
     def end(self, now_ms: int) -> None:
-        """Note that the members have their assignments, or that none is left."""
+        """Note that the members have their assignments, or that no member is left."""
         self._close(now_ms, interrupted=False)
 
     def _close(self, now_ms: int, interrupted: bool) -> None:

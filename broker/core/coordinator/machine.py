@@ -35,7 +35,7 @@ class TransactionEnd(msgspec.Struct, frozen=True):
 class Record(msgspec.Struct, frozen=True):
     """One record of the internal topic.  A value of None is a tombstone.
 
-    producer: id and epoch of the producer to whose transaction the record belongs; None if it belongs to none.
+    producer: id and epoch of the producer to whose transaction the record belongs; None without a transaction.
     ends: this is the marker that ends the producer's transaction in this partition; key and value are empty.
     """
 
@@ -110,7 +110,7 @@ class Machine(Protocol[Request_contra, Limits_contra]):
 
     @property
     def deadline_ms(self) -> int | None:
-        """Return the time of the next tick; None while nothing waits for time.  Each call of a method may change it."""
+        """Return the time of the next tick; None if nothing has a deadline.  Each call of a method may change it."""
         ...
 
     def configure(self, limits: Limits_contra, now_ms: int) -> Step:

@@ -18,8 +18,8 @@ class Member:
     protocols: in the member's order of preference.  A loaded member has only the protocol that its group uses.
     assignment: the assignment in the last generation that became stable.
     join_call, sync_call: the JoinGroup or SyncGroup that waits for an answer; at most one of them.
-    expires_ms: the end of its session; None while it waits for an answer, because then the group has a deadline.  A new
-        member has a deadline of its own while it waits (`rebalance.NEW_MEMBER_JOIN_TIMEOUT_MS`).
+    expires_ms: the end of its session, or the deadline of a new member's JoinGroup that waits
+        (`rebalance.NEW_MEMBER_JOIN_TIMEOUT_MS`).  None while any other call waits: then the group has a deadline.
     knows_id: the client knows its member id.  Otherwise it cannot rejoin as this member.
     """
 
@@ -76,7 +76,7 @@ class Member:
 
 
 def joining_member(member_id: str, request: JoinGroup) -> Member:
-    """Return the member that a request describes.  If the request has no member id, the client does not know it yet."""
+    """Return the member that a request describes.  A client that sends no member id does not know its id yet."""
     return Member(
         member_id,
         request.instance_id,

@@ -1,6 +1,6 @@
 """Requests of members: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-Each function applies one request to a group that exists (`join` also to a new one), and answers it or lets it wait.
+Each function applies one request to an existing group (`join` also to a new one), and answers it or lets it wait.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _join_error(turn: Turn, group: Group, request: JoinGroup, member: Member | N
 
 
 def _do_not_wait_for(turn: Turn, group: Group, request: JoinGroup, member: Member | None) -> None:
-    """Remove a member that was refused while the others wait for it."""
+    """Remove a member whose JoinGroup is refused, if the other members wait for it."""
     if group.state is GroupState.PREPARING_REBALANCE:
         group.pending.pop(request.member_id, None)
         if member is not None:

@@ -49,7 +49,7 @@ def commit_error(
     a producer cannot continue after REBALANCE_IN_PROGRESS, and the named member has the new generation already.
     """
     if group is None and not exists:
-        # An unknown group has no members, so a generation in the request is an old one.
+        # An unknown group has no members, so a generation in the request must be old.
         if request.generation < 0:
             return KafkaCode.NONE
         return KafkaCode.GROUP_ID_NOT_FOUND if request.knows_epochs else KafkaCode.ILLEGAL_GENERATION
@@ -149,7 +149,7 @@ def fetch(
     unstable: the places for which an open transaction has offsets.  They get UNSTABLE_OFFSET_COMMIT.
     """
     if group is not None and group.state is GroupState.DEAD:
-        # Some of its offsets are already deleted.  The client asks again, and then gets all of them or none.
+        # Some offsets of a Dead group are already deleted.  When the client asks again, it gets all offsets or none.
         return FetchedGroup(request.group, KafkaCode.COORDINATOR_LOAD_IN_PROGRESS)
     if isinstance(group, ConsumerGroup):
         error = offset_errors.fetch_error(group, request)

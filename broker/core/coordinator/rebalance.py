@@ -34,14 +34,14 @@ from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""How long the JoinGroup of a new member waits at most.  Then UNKNOWN_MEMBER_ID makes the client join anew."""
+"""The longest wait of a new member's JoinGroup.  Then UNKNOWN_MEMBER_ID makes the client join anew."""
 
 
 # -- calls that wait
 
 
 def park_join(turn: Turn, group: Group, member: Member, call: int) -> None:
-    """Let the JoinGroup of a member wait.  Answer an earlier one of the member first: the client has sent it again."""
+    """Let the JoinGroup of a member wait.  Answer earlier calls of the member, which its client no longer awaits."""
     again = JoinGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS, member.member_id)
     _answer_join(turn, group, member, again)
     answer_sync(turn, group, member, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
@@ -65,7 +65,7 @@ def _answer_join(turn: Turn, group: Group, member: Member, response: JoinGroupRe
 
 
 def park_sync(turn: Turn, group: Group, member: Member, call: int) -> None:
-    """Let the SyncGroup of a member wait for the leader's."""
+    """Let the SyncGroup of a member wait for the SyncGroup of the leader."""
     answer_sync(turn, group, member, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
     member.sync_call = call
     turn.park(call, group.name, member.member_id)
@@ -113,7 +113,7 @@ def prepare(
     reason: RebalanceReason = RebalanceReason.OTHER,
     member: Member | None = None,
 ) -> None:
-    """Begin a rebalance.  cause: a clause for people.  member: the one that causes it, if one does."""
+    """Begin a rebalance.  cause: a clause for people.  member: the member that causes it, if any."""
     for each in group.members.values():
         answer_sync(turn, group, each, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
     group.unsynced.clear()
@@ -140,7 +140,7 @@ def _set_join_deadline(turn: Turn, group: Group, after_ms: int) -> None:
 
 
 def complete_if_joined(turn: Turn, group: Group) -> None:
-    """End the first part if no member is missing.  The first rebalance of an empty group waits for its delay anyway."""
+    """End the first part if no member is missing.  The first rebalance of an empty group always waits for its delay."""
     if (
         group.state is GroupState.PREPARING_REBALANCE
         and group.delay_left_ms is None
@@ -170,7 +170,7 @@ def _complete_join(turn: Turn, group: Group) -> None:
     group.protocol = group.elect_protocol()
     group.become(GroupState.COMPLETING_REBALANCE)
     group.history.joined(group.generation, len(group.members))
-    # A static member that has not joined may be restarting: only the end of its session removes it.
+    # A static member that has not joined may be restarting.  Only the end of its session removes the member.
     group.unsynced.update(each.member_id for each in group.members.values() if each.join_call is not None)
     group.sync_deadline_ms = turn.now_ms + group.rebalance_timeout_ms
     group.wake(group.sync_deadline_ms)

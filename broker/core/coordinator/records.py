@@ -1,8 +1,8 @@
 """Keys and values of `__consumer_offsets`, in Kafka's format.
 
 Versions 0 to 4 of the values are read.  Version 4 is the first flexible one.  A group is written as version 3.  An
-offset is written as version 4 with the id of its topic, as Kafka 4.1 does.  If it has its own expiry time, it is
-written as version 1, and if the id of its topic is unknown, as version 3.  Other tagged fields are skipped.
+offset is written as version 4 with the id of its topic, as Kafka 4.1 does.  Offsets with their own expiry time are
+written as version 1, and others without a known topic id as version 3.  Readers skip other tagged fields.
 
 Functions that read bytes raise BadRecord if the bytes are damaged.
 """
@@ -173,7 +173,7 @@ def check_offset(value: bytes) -> None:
 
 
 def _is_plain_with_topic(value: bytes) -> bool:
-    """Return whether an offset has empty metadata and a topic id.  Almost all have, and a load checks millions."""
+    """Return whether an offset has empty metadata and a topic id, as almost all of the millions in a load."""
     is_size = len(value) == _PLAIN_OFFSET_WITH_TOPIC_BYTES and value[:2] == b"\0\4"
     return is_size and value[14] == 1 and value[23:26] == _TOPIC_FIELD
 
@@ -191,7 +191,7 @@ def is_of_other_topic(value: bytes, origin: UUID | None) -> bool:
 
 
 def topic_ending(origin: UUID) -> bytes:
-    """Return the bytes with which almost all offsets end that were committed for the topic with this id."""
+    """Return the last bytes of almost every offset that was committed for the topic with this id."""
     return _TOPIC_FIELD + origin.bytes
 
 

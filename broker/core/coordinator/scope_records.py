@@ -22,7 +22,7 @@ class ScopeState(Enum):
 
     OPEN: producers may begin, and the scope may end.
     ENDING: the end is decided, and some of its producers are not complete yet.
-    CLOSING: as ENDING; once all producers are complete, the scope is deleted.
+    CLOSING: like ENDING, but once all producers are complete, the scope is deleted.
     """
 
     OPEN = ("Open", 0)

@@ -25,8 +25,8 @@ class ScopeLimits(msgspec.Struct, frozen=True):
         the same name would accept an old sequence as new, so the time is long.  A scope that never ended expires like
         a transactional id.
     free_ids_max: producer ids of complete producers that are kept for later producers; further ids are dropped.
-    replaced_runs_max: former runs that the coordinator remembers, so that none of them begins again: they were
-        replaced, or their scope was deleted.  Older ones are dropped.
+    replaced_runs_max: former runs that the coordinator remembers, so that none of them begins again.  A run is former
+        once another run has replaced it, or its scope was deleted.  Beyond this number, the oldest is dropped.
     """
 
     scopes_max: int = 100_000
@@ -111,7 +111,7 @@ class EndScopeResponse(msgspec.Struct, frozen=True):
 
 
 class AbortScope(msgspec.Struct, frozen=True):
-    """Abort all producers of a scope.  close: then delete the scope."""
+    """Abort all producers of a scope.  close: delete the scope afterwards."""
 
     scope: str
     epoch: int

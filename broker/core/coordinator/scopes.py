@@ -23,7 +23,7 @@ every epoch that the log shows.  So epochs also rise after a scope was deleted.
 **A run that another one has replaced never begins again.**  InitScope names no epoch, so a duplicate that arrives late,
 for example from a connection that was cut for minutes, would look like the next run.  It would fence the current run,
 and with `reset` delete the sequence, so completed work would be repeated.  `_replaced` has the last runs that were
-replaced, as the log shows them.  Compaction removes their records, but not from the newest segment.  That segment
+replaced according to the log.  Compaction removes their records, but not from the newest segment.  That segment
 covers far more time than a connection can delay a request, so a coordinator that loads the log knows all these runs.
 
 **Epochs of producers.**  The decision raises the epoch of each producer by one, and its markers have that epoch.  A
@@ -32,10 +32,10 @@ that arrive late cannot end the transaction of the next user.
 
 **Producers that were deleted.**  A replica that was down for longer than `delete.retention.ms` lacks tombstones that
 were compacted meanwhile.  So its log may show a producer that was deleted, with an old epoch, although later producers
-had the same id.  A coordinator therefore uses an id again only if it drew the id itself (`_begun`, `_free`).  No other
-coordinator does, so no producer gets the id and epoch of another one.  If several producers in a log have the same id,
-only the one with the highest epoch still exists.  `drop_deleted` deletes the others, so that no two transactions have
-the same id.
+had the same id.  A coordinator therefore uses an id again only if it began the earlier producer itself (`_begun`,
+`_free`).  No other coordinator uses this id, so no two producers get the same id and epoch.  If several producers in a
+log have the same id, only the one with the highest epoch still exists.  `drop_deleted` deletes the others, so that no
+two transactions have the same id.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _GONE: Final = "there is no such scope, or it was deleted; open it first"
 
 
 class _Run(NamedTuple):
-    """A run of a scope.  Different owners may use the same name of a run."""
+    """A run of a scope.  Different owners may use the same run name."""
 
     scope: str
     owner: str
@@ -114,7 +114,7 @@ class Scopes:
         self._members: Final[dict[str, dict[str, None]]] = {}
         """The transactional ids of each scope."""
         self._ending: Final[dict[str, set[str]]] = {}
-        """The transactional ids that an end has decided and that are not complete, for each scope that is ending."""
+        """For each scope that is ending, the decided transactional ids that are not complete yet."""
         self._begun: Final[set[str]] = set()
         """The transactional ids whose producer this coordinator has begun; soft state."""
         self._free: Final[deque[tuple[int, int]]] = deque()
@@ -152,7 +152,7 @@ class Scopes:
         return True
 
     def _note_run(self, name: str, known: ScopeValue | None, value: ScopeValue | None) -> None:
-        """Note which run a record replaces, if any."""
+        """Note the run that a record replaces, if any."""
         before = None if known is None else _Run(name, known.owner, known.run)
         after = None if value is None else _Run(name, value.owner, value.run)
         if value is not None:
@@ -198,7 +198,7 @@ class Scopes:
             self._members.pop(scope, None)
 
     def drop_deleted(self, turn: TransactionTurn) -> None:
-        """Delete each producer whose id a later producer has.  It was complete, and only its tombstone is missing."""
+        """Delete each producer whose id a later producer uses.  It was complete, and only its tombstone is missing."""
         producers = {name: self._ids[name] for members in self._members.values() for name in members}
         newest: dict[int, int] = {}
         for one in producers.values():

@@ -62,7 +62,7 @@ def read_subscription(metadata: bytes) -> Subscription | None:
         owned = _read_indexes(reader) if version >= _FIRST_WITH_OWNED else {}
         rack_id = None
         if version >= _FIRST_WITH_RACK:
-            reader.int32()  # the generation in which it owns them
+            reader.int32()  # the generation in which the member owns them
             rack_id = reader.nullable_string()
     except BadRecord:
         return None
@@ -70,7 +70,7 @@ def read_subscription(metadata: bytes) -> Subscription | None:
 
 
 def read_assignment(data: bytes) -> Assignment | None:
-    """Return an assignment; None if the bytes are not an assignment.  Empty bytes stand for no partitions."""
+    """Return an assignment; None if the bytes are not an assignment.  Empty bytes mean no partitions."""
     if not data:
         return Assignment({}, b"")
     reader = Reader(data)

@@ -59,7 +59,8 @@ OFFSETS_PER_SLICE_MAX = 2_000
 """A slice ends once it has examined this many offsets.  The next slice follows with the next tick."""
 
 OFFSETS_AT_ONCE_MAX = 250
-"""Offsets of one group that a search examines in one step, at most.  The last step of a slice may exceed its limit."""
+"""Largest number of offsets of one group that a search examines in one step.  The last step of a slice may exceed the
+limit of the slice."""
 
 _Stored = list[tuple[bytes, bytes]]
 """Places with their stored values."""
@@ -143,9 +144,9 @@ class Sweeper:
             self._deleting_missing = self._delete_missing()
 
     def transaction_ended(self, places: Iterable[tuple[bytes, bytes]]) -> None:
-        """Delete offsets of deleted topics that the transaction has added, or protected while it was open.
+        """Begin to delete offsets of missing topics if the transaction has added any, or delayed their deletion.
 
-        places: groups and places of its offsets.
+        places: groups and places of the transaction's offsets.
         """
         if any(self._is_missing(group.decode(), place) for group, place in places):
             self.delete_missing()
@@ -270,7 +271,7 @@ class Sweeper:
         return [place for place, value in stored if not value.endswith(endings[place])]
 
     def _ending(self, place: bytes) -> bytes | tuple[()]:
-        """Return an ending: a value of the place that ends with these bytes stays, and any other is a candidate.
+        """Return the ending of values that stay.  A value of the place with another ending is a candidate.
 
         An empty tuple makes each value of the place a candidate, because `value.endswith(())` is false.
         """

@@ -23,7 +23,7 @@ marker on.  A client never gets an epoch above `EPOCH_MAX`.  After that epoch, t
 
 **Versions.**  Each request names the transaction version of its client.  So the rules of a request do not depend on the
 version that the cluster recommends, and clients of both versions may alternate.  From `EPOCH_RISES` on (KIP-890), each
-end raises the epoch: the markers carry the new one, and the client continues with it.  So a batch that arrives after
+end raises the epoch: the markers carry the new epoch, and the client continues with it.  So a batch that arrives after
 its transaction has ended is refused everywhere.  A client that lost the answer repeats its request with the former
 epoch; `_is_repeated` recognises that.  If the epoch is exhausted, the client continues with another producer id
 (`TransactionValue.next_id`).
@@ -125,8 +125,8 @@ class TransactionMachine:
         """Times at which open transactions are checked.  An entry is valid if `_watched` has its time for the id."""
         self._watched: Final[dict[str, int]] = {}
         self._continued: Final[dict[str, tuple[int, int]]] = {}
-        """For each id, the producer that the last InitProducer continued; soft state.  It shows that a request is a
-        repetition.  A new producer of the id removes the entry, because the earlier one must not get the same epoch."""
+        """For each id, the producer that the last InitProducer continued; soft state.  The entry identifies a repeated
+        request.  A new producer of the id removes it, because the earlier producer must not get the same epoch."""
         self._sweep_ms: int | None = None
         self._sweep: list[str] = []
         """Ids that the sweep in progress has not examined yet."""
@@ -497,11 +497,11 @@ class TransactionMachine:
 def _is_repeated(value: TransactionValue, producer: tuple[int, int]) -> bool:
     """Return whether an EndTransaction with this producer repeats the one that made the current state (KIP-890).
 
-    It also returns true if a timeout has aborted the transaction, so that the producer can continue.
+    This is also true if a timeout has aborted the transaction, so that the producer can continue.
     """
     if value.client_version < EPOCH_RISES or value.state in (_State.EMPTY, _State.ONGOING):
         return False
-    if value.previous_id != NO_ID:  # it continued with another producer id
+    if value.previous_id != NO_ID:  # the client continued with another producer id
         return producer == (value.previous_id, EPOCH_MAX) and value.producer_epoch == 0
     if value.producer_epoch > EPOCH_MAX and not value.state.is_preparing:
         return False  # aborted by its timeout, and no client may continue with this epoch

@@ -34,7 +34,7 @@ def outcome_among(values: Iterable[TransactionValue], request: FindOutcome) -> O
 
 
 def _outcome(value: TransactionValue, epoch: int, partition: Partition) -> Outcome:
-    # A batch of an earlier epoch is not part of the open transaction; a decision may have raised the epoch.
+    # An open transaction has no batch of an earlier epoch.  A decided one may, if the decision raised the epoch.
     is_open = value.state is TransactionState.ONGOING and value.producer_epoch == epoch
     if (is_open or value.state.is_preparing) and partition in value.partitions:
         return Outcome.OPEN

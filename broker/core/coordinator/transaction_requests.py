@@ -203,7 +203,7 @@ TransactionRequest = (
 
 
 class WriteMarkers(msgspec.Struct, frozen=True):
-    """An effect: write the marker of a decided transaction to each of its partitions, and report it.
+    """An effect: write the marker of a decided transaction to each of its partitions, and report each success.
 
     client_version: the transaction version that the client uses.
     """

@@ -18,7 +18,7 @@ from broker.core.coordinator.records import check_offset
 
 
 class _Pending(NamedTuple):
-    """number: the position in the order of all records of pending offsets.  It shows which of two is newer."""
+    """number: the position in the order of all records of pending offsets.  A newer offset has a higher number."""
 
     number: int
     value: bytes | None
@@ -57,9 +57,9 @@ class PendingOffsets:
         pending[group, place] = _Pending(self._number, value)
 
     def supersede(self, group: bytes, place: bytes, number: int | None = None) -> None:
-        """Note that the group has a newer offset for this place than the pending ones.
+        """Note that the group has a newer offset for this place than the pending offsets.
 
-        number: only pending offsets below this number are older; None: all are older.
+        number: only pending offsets with a lower number are older; None: all are older.
         """
         if place not in self._by_group.get(group, {}):
             return
