@@ -88,7 +88,7 @@ class Attempt(NamedTuple):
 
     done: ranges of offsets whose records have their letters, or need none.
     next_offset: where the next attempt continues; None if nothing is left, or if a problem prevented all letters.
-    problem: why some letters are missing; empty if none is.
+    problem: why some letters are missing; empty if no letter is missing.
     """
 
     done: Sequence[tuple[int, int]] = ()

@@ -94,8 +94,8 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     share_letter_timeout_ms: int = 3_000
     """How long a write of dead letters waits for the replicas in sync.  Then the write is repeated."""
     share_letter_answer_ms: int = 10_000
-    """How long a broker waits for the answer to such a write.  This is longer than the timeout of the write, because
-    earlier writes on the connection may delay the answer."""
+    """How long a broker waits for the answer to a write of dead letters.  This is longer than the timeout of the write,
+    because earlier writes on the connection may delay the answer."""
     share_letter_retry_min_ms: int = 100
     """Time before dead letters are tried again after a failure.  It doubles up to `share_letter_retry_max_ms`."""
     share_letter_retry_max_ms: int = 10_000

@@ -2,14 +2,14 @@
 
 Theory of operation
 -------------------
-**One task owns the machine.**  Operations (requests, cancelled calls, ticks) queue up.  A turn of the task applies all
-queued operations, and the records of their steps become one batch, so many clients share an append and its replication
-(group commit).  A turn does not wait between its first step and its append, so a step is never appended under a later
-leadership than the one under which it was computed; the replica compares the leader epoch as well.
+**One task owns the machine.**  Requests and cancelled calls queue up.  A turn of the task applies the queued operations
+and a tick that is due, and appends the records of their steps together.  So many clients share an append and its
+replication (group commit).  A turn does not wait between its first step and its append.  So a step is never appended
+under a later leadership than its own; the replica compares the leader epoch as well.
 
 **Answers** wait until the high watermark reaches the log end after their turn.  This includes the answers to reads, so
-no client sees a state that a failover could revert.  They wait in the order of the log; `on_watermark` sends those that
-are due.
+no client sees a state that a failover could revert.  They wait in the order of the log; `on_watermark` sends them
+when they are due.
 
 **Loading.**  The machine replays the whole log of the partition, including records that are not committed yet: only
 this leader can append after them, and no leader truncates its own log.  It serves once the high watermark has reached
@@ -69,7 +69,7 @@ OnEffect = Callable[["Coordinator[M]", Any], None]
 
 _RECORDS_AT_ONCE_MAX: Final = 250
 """Records that a load replays before it may yield to other tasks.  A batch may have thousands of records, and the
-replay of one may take about 100 us."""
+replay of a record may take about 100 us."""
 
 TICK_SLACK_MS: Final = 1
 """The delay of a tick after its deadline.  It is needed because the loop's timers and `now_ms` round differently."""
@@ -182,7 +182,7 @@ class Coordinator(Generic[M]):
         operation: applies the request to the machine, given the number of the call and the time in ms.
         size: bytes of the request.
         is_read: the request makes no records, so it needs no replicas in sync.
-        needs_log: the operation is applied once the records of all earlier ones are appended.
+        needs_log: the operation is applied once the records of all earlier operations are appended.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         refusal = self._refusal(size, is_read)
@@ -365,7 +365,7 @@ class Coordinator(Generic[M]):
     # -- a turn
 
     def _turn(self, machine: M) -> bool:
-        """Apply the queued operations, append their records as one batch, and send the answers that are due.
+        """Apply the queued operations, append their records together, and send the answers that are due.
 
         Return whether another turn can begin immediately.  Operations that append may wait until replicas are in sync.
         """
@@ -415,7 +415,7 @@ class Coordinator(Generic[M]):
         return more
 
     def _take_step(self, step: Step, records: list[Record], answers: list[Answer], effects: list[Any]) -> int:
-        """Add the results of a step to those of the turn, and return the bytes of its records."""
+        """Add the results of a step to the results of the turn, and return the bytes of its records."""
         for note in step.notes:
             logger.info("state changed", change=note, partition=repr(self))
         records += step.records

@@ -134,7 +134,7 @@ class LedShare:
         self._loading.add_done_callback(lambda _: self._on_load_end())
 
     def configure(self, config: ShareConfig) -> None:
-        """Apply changed configs.  If those of dead letters have changed, try again to write missing letters."""
+        """Apply changed configs.  If the configs of dead letters have changed, try again to write letters."""
         if config.dead_letters != self.config.dead_letters:
             self.retry_letters()
         self.config = config
@@ -633,7 +633,7 @@ def _has_nothing_for_members(header: BatchHeader, aborted: Sequence[AbortedTrans
 def _cut(
     records: bytes | memoryview, headers: Sequence[tuple[int, BatchHeader]], acquired: Sequence[Acquired]
 ) -> memoryview:
-    """Return the batches from the first to the last one that contain acquired records."""
+    """Return the batches from the first to the last batch with acquired records."""
     view = memoryview(records)
     if not acquired:
         return view[:0]

@@ -43,7 +43,7 @@ class ShareSession:
     former: dict[Place, None] = field(default_factory=dict)
 
     def change(self, added: Iterable[Place], forgotten: Iterable[Place]) -> None:
-        """Add partitions, then move those in `forgotten` to the former ones."""
+        """Add partitions, then move the `forgotten` partitions to `former`."""
         for place in added:
             self.places[place] = None
             self.former.pop(place, None)
@@ -75,7 +75,7 @@ class ShareSessions:
 
         epoch: NEW_SESSION replaces an earlier session of the member; END_SESSION is valid at any time.  Any other epoch
         must be the session's `next_epoch`.
-        sessions_max: a further session gets SHARE_SESSION_LIMIT_REACHED, unless an idle one can be dropped.
+        sessions_max: a further session gets SHARE_SESSION_LIMIT_REACHED, unless an idle session can be dropped.
         """
         session = self._sessions.get(key)
         if epoch == NEW_SESSION:
@@ -107,7 +107,7 @@ class ShareSessions:
         return self._sessions.get(key)
 
     def is_current(self, session: ShareSession) -> bool:
-        """Return whether a session has not ended, and no newer one of the same member has replaced it."""
+        """Return whether a session has not ended, and no newer session of the member has replaced it."""
         return self._sessions.get(session.key) is session
 
     def disconnected(self, peer: str) -> None:

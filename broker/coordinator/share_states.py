@@ -1,4 +1,4 @@
-"""The share coordinators of this broker, and requests to those of other brokers.
+"""The share coordinators of this broker, and requests to the share coordinators of other brokers.
 
 A leader of a partition reads and writes the states of share groups through `ask`.  This is a direct call if this broker
 is the share coordinator, and a request of the Kafka protocol otherwise.  A repeated write changes nothing, so every
@@ -62,7 +62,7 @@ _PARALLEL: Final = 50
 
 
 class ShareStates:
-    """The share coordinators of this broker, and clients of those on other brokers.
+    """The share coordinators of this broker, and clients of the share coordinators of other brokers.
 
     resolve: returns the address of a broker's inter-broker listener; None while it is not registered.
     """
