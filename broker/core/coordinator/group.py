@@ -60,7 +60,7 @@ class Group:
     static: member ids by the instance id.
     waiting: how many members have a JoinGroup that waits.  supported: how many members support a protocol, by its name.
     state_ms: wall clock at the last change to Stable or Empty; NO_TIME if unknown.
-    stored: the value of the group's last record; None without one.
+    stored: the value of the group's last record; None without a record.
     join_deadline_ms: the end of PreparingRebalance.
     delay_left_ms: time by which the first rebalance of an empty group may still be prolonged; None in other rebalances.
     grown: whether members have joined since the first rebalance was last prolonged.

@@ -125,7 +125,7 @@ class GroupMachine:
     """The groups and committed offsets of one partition; a `machine.Machine`.
 
     topics, configs: answer from the image.  random: makes member ids.  wall_ms: ms since the epoch, for times that
-        records store.  cautious_ms: likewise, for expiry (`sweep`); None: `wall_ms`.
+        records store.  cautious_ms: ms since the epoch, for expiry (`sweep`); None: `wall_ms`.
     """
 
     def __init__(
@@ -528,7 +528,7 @@ class GroupMachine:
         self._sweeper.close()
 
     def configure(self, limits: GroupLimits, now_ms: int) -> Step:
-        """Apply changed limits.  State that was accepted under the old ones stays."""
+        """Apply changed limits.  State that was accepted under the old limits stays."""
         self._limits = limits
         if self._expiry_ms is not None:
             self._expiry_ms = min(self._expiry_ms, now_ms + limits.expiry_interval_ms)

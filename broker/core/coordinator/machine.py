@@ -1,9 +1,9 @@
 """The interface between a coordinator's pure core and its shell.
 
-The shell appends the records of a step in order, as one batch.  It sends the answers when the high watermark reaches
-the end that the log had after the step.  This also applies to answers to reads, so that no client sees uncommitted
-state.  When an append fails or the broker resigns, the shell drops the core.  After a failed append, it loads a new one
-by replay.
+The shell appends the records of a step in order.  Consecutive records of one transaction, or of no transaction, become
+one batch.  The shell sends the answers when the high watermark reaches the end that the log had after the step.  This
+also applies to answers to reads, so that no client sees uncommitted state.  When an append fails or the broker resigns,
+the shell drops the core.  After a failed append, it loads a new core by replay.
 
 A machine never answers a call within `replay`, never answers a call twice, and answers each call that was not dropped.
 A call that waits for other clients has a deadline, at which `tick` answers it if nothing else has.
@@ -68,7 +68,7 @@ class Step(msgspec.Struct, frozen=True):
 class Machine(Protocol[Request_contra, Limits_contra]):
     """The state of one partition of an internal topic.
 
-    Times of calls (`now_ms`) are in ms, of one monotonic clock for all calls.
+    All times of calls (`now_ms`) are in ms of the same monotonic clock.
     """
 
     def replay(self, record: Record) -> None:

@@ -40,7 +40,7 @@ REASON_MAX_CHARS = 255
 
 
 def refuse_join(request: JoinGroup, limits: GroupLimits) -> KafkaCode:
-    """Return the error of a request that no group would accept; NONE for one that a group may accept."""
+    """Return the error of a request that no group would accept; NONE if a group may accept the request."""
     names = [request.client.client_id, request.client.host, request.protocol_type]
     names += [request.instance_id or "", *(protocol.name for protocol in request.protocols)]
     if (

@@ -63,7 +63,7 @@ class Offsets:
         offsets[place] = value
 
     def apply_batch(self, records: list[LoggedRecord], other: Callable[[LoggedRecord], None]) -> None:
-        """Apply records in their order.  `other` gets each one that is not a plain offset (`committed_offsets.h`).
+        """Apply records in their order.  `other` gets each record that is not a plain offset (`committed_offsets.h`).
 
         Almost all records of a load are plain offsets, for which compiled code takes about 0.4 us each instead of 3.
         An error of `other` ends this call.  Then `count` is wrong, and the caller must drop this object.

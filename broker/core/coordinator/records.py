@@ -173,7 +173,7 @@ def check_offset(value: bytes) -> None:
 
 
 def _is_plain_with_topic(value: bytes) -> bool:
-    """Return whether an offset has empty metadata and a topic id, as almost all of the millions in a load."""
+    """Return whether an offset has empty metadata and a topic id.  Almost all offsets have both."""
     is_size = len(value) == _PLAIN_OFFSET_WITH_TOPIC_BYTES and value[:2] == b"\0\4"
     return is_size and value[14] == 1 and value[23:26] == _TOPIC_FIELD
 

@@ -39,7 +39,7 @@ class ScopeLimits(msgspec.Struct, frozen=True):
 class InitScope(msgspec.Struct, frozen=True):
     """Begin a run of a scope: fence earlier runs, and abort their producers.
 
-    A repeated request of the current run changes nothing.  A run that another one has replaced gets PRODUCER_FENCED.
+    A repeated request of the current run changes nothing.  A run that another run has replaced gets PRODUCER_FENCED.
     reset: take the scope over from any owner, and delete its sequence.
     """
 

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-A scope's producers are ordinary producers with reserved transactional ids (`quorumlog.wire.scope_names`), so partitions
-are added to them, verified and given markers as for any transaction.  Their ids are placed by the scope.  So the scope
-and all its producers have one coordinator, and one log.
+A scope's producers are ordinary producers with reserved transactional ids (`quorumlog.wire.scope_names`).  So their
+partitions are added, verified and given markers as in any transaction.  The scope alone determines the partition of its
+producers' ids.  So the scope and all its producers have one coordinator, and one log.
 
 **The decision** is the record of the scope that begins its end (`ScopeState.ENDING`).  It names the winners, and
 decides all producers that the scope has at that offset of the log: the winners are committed, and the others aborted.
@@ -20,7 +20,7 @@ to them.
 all earlier producers by an ENDING record without winners.  An epoch is at least the wall clock in ms, and higher than
 every epoch that the log shows.  So epochs also rise after a scope was deleted.
 
-**A run that another one has replaced never begins again.**  InitScope names no epoch, so a duplicate that arrives late,
+**A run that another run has replaced never begins again.**  InitScope names no epoch, so a duplicate that arrives late,
 for example from a connection that was cut for minutes, would look like the next run.  It would fence the current run,
 and with `reset` delete the sequence, so completed work would be repeated.  `_replaced` has the last runs that were
 replaced according to the log.  Compaction removes their records, but not from the newest segment.  That segment

@@ -11,8 +11,8 @@ candidates are examined one by one.
 offsets.  So each coordinator, once it is loaded, deletes the offsets of partitions that do not exist, and of partitions
 that belong to a later topic of the same name.
 
-**Open transactions.**  An offset stays while a transaction has a newer one for its place: a tombstone would be the
-newest record of the place, so the transaction would commit in vain.
+**Open transactions.**  An offset stays while a transaction has a newer offset for its place: a tombstone would be the
+newest record of the place, so a commit of the transaction would have no effect.
 
 **Clocks.**  Expiry compares the times in records with a clock that follows a jump of the wall clock only after a day.
 So a clock that is wrong by years deletes nothing before people can notice it.
@@ -20,8 +20,8 @@ So a clock that is wrong by years deletes nothing before people can notice it.
 **Expiry** (KIP-211).  Offsets of a group with subscriptions expire `offsets_retention_ms` after the group became empty,
 or after their commit if that was later: an administrator may set offsets of a group that has long been empty.  While
 the group is Stable, offsets of topics to which no member is subscribed expire by their commit time.  During a rebalance
-nothing expires.  Offsets of simple consumers expire by their commit time.  An offset that has a retention of its own
-expires at the time in its record instead, if its group permits expiry.  An empty group without offsets is deleted.
+nothing expires.  Offsets of simple consumers expire by their commit time.  While the group permits expiry, an offset
+that has a retention of its own expires at the time in its record instead.  An empty group without offsets is deleted.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class TransactionMachine:
     """The transactional ids of one partition; a `machine.Machine`.
 
     topics: answers from the image.  wall_ms: ms since the epoch, for times in records.
-    cautious_ms: likewise, for the expiry of ids and scopes.  It follows a jump of the wall clock only after a day.
+    cautious_ms: ms since the epoch, for the expiry of ids and scopes.  It follows a jump of the wall clock after a day.
         So a clock that is wrong by years deletes nothing before people can notice it.  None: `wall_ms`.
     """
 
@@ -120,7 +120,7 @@ class TransactionMachine:
         self._ids: Final[dict[str, TransactionValue]] = {}
         self._scopes: Final = Scopes(self._ids, self._order_markers, limits)
         self._pending: Final[dict[str, set[Partition]]] = {}
-        """The partitions of each decided transaction whose marker is not confirmed; soft state."""
+        """For each decided transaction, the partitions whose marker is not confirmed; soft state."""
         self._heap: list[tuple[int, str]] = []
         """Times at which open transactions are checked.  An entry is valid if `_watched` has its time for the id."""
         self._watched: Final[dict[str, int]] = {}
@@ -420,7 +420,7 @@ class TransactionMachine:
         """End; see `Machine.close`.  No part of the state refers to this object."""
 
     def configure(self, limits: TransactionLimits, now_ms: int) -> Step:
-        """Apply changed limits.  Transactions that were accepted under the old ones stay."""
+        """Apply changed limits.  Transactions that were accepted under the old limits stay."""
         self._limits = self._scopes.limits = limits
         if self._sweep_ms is not None:
             self._sweep_ms = min(self._sweep_ms, now_ms + limits.sweep_interval_ms)
@@ -495,7 +495,7 @@ class TransactionMachine:
 
 
 def _is_repeated(value: TransactionValue, producer: tuple[int, int]) -> bool:
-    """Return whether an EndTransaction with this producer repeats the one that made the current state (KIP-890).
+    """Return whether an EndTransaction with this producer repeats the request that made the current state (KIP-890).
 
     This is also true if a timeout has aborted the transaction, so that the producer can continue.
     """

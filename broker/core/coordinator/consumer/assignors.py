@@ -178,7 +178,7 @@ class _Balancing:
             heapreplace(heap, (load + 1, place))
 
     def _balance(self, moves: int) -> None:
-        """Move single partitions to members that have at least two fewer, until no such move is left.
+        """Move single partitions to members that have at least two partitions fewer, until no such move is left.
 
         moves: the largest number of moves.
         """

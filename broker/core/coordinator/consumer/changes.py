@@ -179,7 +179,7 @@ def refresh(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> None:
 
 
 def preferred_assignor(group: ConsumerGroup, limits: GroupLimits) -> str:
-    """Return the assignor that most members prefer.  Of several, return the one that the config names first."""
+    """Return the assignor that most members prefer.  Among equals, return the first one in the config."""
     known = limits.consumer.assignors
     votes = group.census.assignors
     return max(known, key=lambda name: (votes[name], -known.index(name)))

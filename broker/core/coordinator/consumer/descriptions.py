@@ -16,7 +16,7 @@ from quorumlog.wire.errors import KafkaCode
 
 
 def describe(name: str, group: object, limits: GroupLimits, topics: SubscribedTopics) -> ConsumerGroupDescription:
-    """Return the description of a group.  Only a consumer group that is not being deleted has one."""
+    """Return the description of a consumer group.  Other and Dead groups get GROUP_ID_NOT_FOUND."""
     if not isinstance(group, ConsumerGroup) or group.state is GroupState.DEAD:
         message = f"There is no consumer group {name}." if group is None else f"Group {name} is not a consumer group."
         return ConsumerGroupDescription(name, KafkaCode.GROUP_ID_NOT_FOUND, message, GroupState.DEAD)

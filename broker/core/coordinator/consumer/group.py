@@ -365,7 +365,7 @@ class ConsumerGroup:
         return KafkaCode.NONE if member_id in self.members else KafkaCode.UNKNOWN_MEMBER_ID
 
     def is_free(self, topic: UUID, partition: int, member_id: str) -> bool:
-        """Return whether no member other than this one owns a partition."""
+        """Return whether no member other than `member_id` owns a partition."""
         return self.owners.get((topic, partition), member_id) == member_id
 
     @property
@@ -395,7 +395,7 @@ class ConsumerGroup:
         return not self.subscribed_topics().isdisjoint(topics)
 
     def existing_topics(self, topics: SubscribedTopics) -> dict[str, Topic]:
-        """Return those of the subscribed topics that exist, by name."""
+        """Return the subscribed topics that exist, by name."""
         found = ((name, topics.topic(name)) for name in sorted(self.subscribed_topics()))
         return {name: topic for name, topic in found if topic is not None}
 

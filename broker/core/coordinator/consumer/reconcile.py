@@ -1,4 +1,4 @@
-"""Moves a member from its current partitions to those of its target (KIP-848).
+"""Moves a member from its current partitions to the partitions of its target (KIP-848).
 
 A partition has one owner: the member whose current assignment contains it, either to use or to give up.  A member first
 gives up the partitions that are not in its target.  Until its heartbeat shows that it has given them up, it keeps its
