@@ -29,8 +29,8 @@ MUTANTS = (
     Mutant(
         "a coordinator that fails leaves its calls waiting",
         PARTITION,
-        "            self._drop(KafkaCode.COORDINATOR_NOT_AVAILABLE)  # there are",
-        "            # there are",
+        "            self._drop(KafkaCode.COORDINATOR_NOT_AVAILABLE)  # calls wait",
+        "            # calls wait",
         (f"{TESTS}::test_a_record_that_cannot_be_written_leaves_no_call_waiting",),
     ),
     Mutant(

@@ -348,8 +348,8 @@ MUTANTS = (
     Mutant(
         "a late report hides that states were deleted",
         SERVICE,
-        "            group.verified.clear()  # a report",
-        "            pass  # a report",
+        "            group.verified.clear()  # a late report",
+        "            pass  # a late report",
         (f"{GROUP_TESTS}::test_a_late_report_does_not_hide_that_states_were_deleted",),
     ),
     Mutant(
