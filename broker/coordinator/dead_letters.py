@@ -302,7 +302,7 @@ class DeadLetters:
     ) -> tuple[list[DeadRecords], _Built] | Attempt:
         """Return records that wait for letters, and their letters.
 
-        If no letter can be made, or none is missing, return the result of the attempt instead.
+        If no letter can be made, or no letter is missing, return the result of the attempt instead.
         """
         log = replica.log
         if log is None or replica.leader is not leader:

@@ -23,14 +23,14 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Operations of one partition that wait for their turn.  Further operations without a call are dropped with a
     warning."""
     append_bytes: int = 1 << 20
-    """Bytes of the records in one append.  Waiting steps beyond this size follow in the next append."""
+    """Bytes of the records in one append.  Operations that still wait follow in the next append."""
     load_bytes: int = 1 << 20
     """Bytes of the log that one read loads.  Other tasks run between two reads."""
     commit_timeout_ms: int = 5_000
     """How long an answer waits until the records before it are committed.  Then COORDINATOR_NOT_AVAILABLE is sent.  A
     machine whose tick cannot append for this long, because too few replicas are in sync, is dropped and loaded anew."""
     retry_ms: int = 500
-    """Time between two checks that enough replicas are in sync, while a tick or a load waits for that."""
+    """Time between two checks that enough replicas are in sync, while a tick or a load waits for them."""
     creation_timeout_ms: int = 5_000
     """How long a call, such as FindCoordinator, waits until a missing topic is created."""
     creation_pause_ms: int = 1_000
@@ -90,7 +90,7 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     share_letter_writes: int = 16
     """Writes of dead letters that run at the same time.  Other share partitions wait for their turn."""
     share_letter_reads: int = 2
-    """Writes that decode records at the same time.  Each may use as much memory as the largest decompressed batch."""
+    """Dead-letter writes that decode records at the same time.  Each may use as much memory as a decompressed batch."""
     share_letter_timeout_ms: int = 3_000
     """How long a write of dead letters waits for the replicas in sync.  Then the write is repeated."""
     share_letter_answer_ms: int = 10_000

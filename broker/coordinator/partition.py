@@ -90,7 +90,7 @@ class _Call(NamedTuple):
 
 
 class _Queued(NamedTuple):
-    """An operation that waits for its turn.  call: the number of the call that it begins, or None.
+    """An operation that waits for its turn.  call: the number of its call; None without a call.
 
     needs_log: the operation compares the log with the machine, so the log must have the records of earlier operations.
     """

@@ -200,7 +200,7 @@ class LedShare:
         return KafkaCode.NONE
 
     def _fail_load(self, code: KafkaCode) -> KafkaCode:
-        """End after a failed load, so that the next request loads again; return the error for the client.
+        """End after a failed load, so that the next request loads the state again; return the error for the client.
 
         A Java client fails at an error that it does not expect in a fetch, such as INVALID_REQUEST for a missing state.
         """
@@ -242,7 +242,7 @@ class LedShare:
                 self._replica.take_offline(error)
                 return KafkaCode.KAFKA_STORAGE_ERROR
             if self._replica.leader is not self.leader or self.has_ended:
-                return KafkaCode.NOT_LEADER_OR_FOLLOWER  # it resigned during the read
+                return KafkaCode.NOT_LEADER_OR_FOLLOWER  # this broker resigned during the read
             if not is_wanted():
                 return Fetched([], b"")
             headers = list(iter_headers(records))
@@ -269,14 +269,14 @@ class LedShare:
         if isinstance(found, KafkaCode) or found == NOTHING_TO_SAVE:
             future.set_result(found if isinstance(found, KafkaCode) else KafkaCode.NONE)
         else:
-            # Calls of one save share its outcome, but each has its own future, which its caller may cancel.
+            # The calls in one save share its outcome, but each call has its own future, which its caller may cancel.
             shared = self._waiting.setdefault(found, asyncio.get_running_loop().create_future())
             shared.add_done_callback(lambda done: None if future.done() else future.set_result(done.result()))
         self._after_change()
         return future
 
     def release(self, member: str, *, is_unused: bool) -> None:
-        """Release the records of a member whose session has ended.  is_unused: it was the last session."""
+        """Release the records of a member whose session has ended.  is_unused: whether it was the last session."""
         self._is_unused = is_unused
         if self.core is not None and not self.has_ended:
             if self.core.release(member):
@@ -327,7 +327,7 @@ class LedShare:
         self._after_change()
 
     async def _save(self, core: SharePartition) -> None:
-        """Write the changes, one save after the other, until there are none."""
+        """Write the changes, one save after the other, until no change is left."""
         try:
             while (save := core.begin_save()) is not None:
                 request = WriteState(
