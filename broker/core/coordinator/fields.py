@@ -135,7 +135,7 @@ def int64(value: int) -> bytes:
 
 
 def string(text: str | None) -> bytes:
-    """Return a string after its length.  Raises: BadRecord: it has more than 32,767 bytes."""
+    """Return the length and the bytes of a string.  Raises: BadRecord: it has more than 32,767 bytes."""
     if text is None:
         return int16(-1)
     data = text.encode()
@@ -161,7 +161,7 @@ def uvarint(value: int) -> bytes:
 
 
 def compact_string(text: str | None) -> bytes:
-    """Return a string after its compact length.  Raises: BadRecord: it has more than 32,767 bytes."""
+    """Return the compact length and the bytes of a string.  Raises: BadRecord: it has more than 32,767 bytes."""
     if text is None:
         return b"\0"
     data = text.encode()

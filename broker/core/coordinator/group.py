@@ -62,7 +62,7 @@ class Group:
     state_ms: wall clock at the last change to Stable or Empty; NO_TIME if unknown.
     stored: the value of the group's last record; None without a record.
     join_deadline_ms: the end of PreparingRebalance.
-    delay_left_ms: time by which the first rebalance of an empty group may still be prolonged; None in other rebalances.
+    delay_left_ms: how long the first rebalance of an empty group may still be prolonged; None in other rebalances.
     grown: whether members have joined since the first rebalance was last prolonged.
     unsynced: members that have not sent SyncGroup in this generation; sync_deadline_ms: their deadline.
     wake_ms: a time not later than the next deadline.  queued_ms: the time of the group's entry in the heap.
@@ -278,7 +278,7 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """Return the longest time that a member needs to join again."""
+        """Return the longest rebalance timeout of a member."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def renew(self, member: Member, now_ms: int) -> None:

@@ -59,8 +59,8 @@ OFFSETS_PER_SLICE_MAX = 2_000
 """A slice ends once it has examined this many offsets.  The next slice follows with the next tick."""
 
 OFFSETS_AT_ONCE_MAX = 250
-"""Largest number of offsets of one group that a search examines in one step.  The last step of a slice may exceed the
-limit of the slice."""
+"""Largest number of offsets of one group that a search examines in one step.  With the last step, a slice may exceed
+its limit."""
 
 _Stored = list[tuple[bytes, bytes]]
 """Places with their stored values."""

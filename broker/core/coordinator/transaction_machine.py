@@ -101,8 +101,8 @@ class TransactionMachine:
     """The transactional ids of one partition; a `machine.Machine`.
 
     topics: answers from the image.  wall_ms: ms since the epoch, for times in records.
-    cautious_ms: ms since the epoch, for the expiry of ids and scopes.  It follows a jump of the wall clock after a day.
-        So a clock that is wrong by years deletes nothing before people can notice it.  None: `wall_ms`.
+    cautious_ms: ms since the epoch, for the expiry of ids and scopes.  It follows a jump of the wall clock only after a
+        day.  So a clock that is wrong by years deletes nothing before people can notice it.  None: `wall_ms`.
     """
 
     def __init__(

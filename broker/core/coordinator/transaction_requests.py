@@ -153,7 +153,7 @@ class DescribeTransactionsResponse(msgspec.Struct, frozen=True):
 
 
 class ListTransactions(msgspec.Struct, frozen=True):
-    """Empty filters match everything.  longer_than_ms: only transactions open for longer; negative: all ids."""
+    """Empty filters match everything.  longer_than_ms: only transactions that are open longer; negative: all ids."""
 
     states: frozenset[str] = frozenset()
     producer_ids: frozenset[int] = frozenset()

@@ -3,9 +3,9 @@
 An assignor sees which topics each member is subscribed to, and the partitions that each member had in the last target.
 Its result depends on nothing else, so that it is the same at each coordinator.
 
-**uniform** gives each member the same number of partitions, or one more.  It takes as few partitions as possible away
-from the members that have them.  If members are subscribed to different topics, it moves partitions until none can move
-to a subscriber that has at least two partitions fewer than the owner.
+**uniform** gives each member the same number of partitions, or one more.  It moves as few partitions as possible.  If
+members are subscribed to different topics, it moves partitions until none can move to a subscriber that has at least
+two partitions fewer than the owner.
 
 **range** gives each member a contiguous range of each topic, in the order of the members.  So members with the same
 subscription get the same indexes of each topic, which joins of topics need.  It ignores the last target.
@@ -90,7 +90,7 @@ def _assign_equal(ordered: Sequence[Subscriber], counts: Mapping[UUID, int]) -> 
     free = set(range(total))
     kept: dict[str, list[int]] = {}
     had = {each.member_id: _numbers(each.last, starts, counts) for each in ordered}
-    # Members that have the most keep one more than the others, so that as few partitions as possible move.
+    # The members with the most partitions keep one more than the others, so that as few partitions as possible move.
     for each in sorted(ordered, key=lambda each: -len(had[each.member_id])):
         own = [number for number in had[each.member_id] if number in free]
         room = share + (longer > 0)
@@ -139,7 +139,7 @@ def _unchanged_or_new(
 class _Balancing:
     """Assigns partitions to members with different subscriptions.
 
-    First, members keep their partitions.  Then free partitions are distributed, and at last the loads are balanced.
+    First, members keep their partitions.  Then free partitions are distributed.  Finally the loads are balanced.
 
     loads: the number of partitions of each member, by its place in the order.
     """
@@ -178,7 +178,7 @@ class _Balancing:
             heapreplace(heap, (load + 1, place))
 
     def _balance(self, moves: int) -> None:
-        """Move single partitions to members that have at least two partitions fewer, until no such move is left.
+        """Move single partitions to members that have at least two fewer than the owner, until no move is left.
 
         moves: the largest number of moves.
         """

@@ -147,8 +147,8 @@ def settle(
     """Begin the next epoch if the subscriptions or the topics of the group have changed.  Compute a target that is due.
 
     has_changed: the members or their subscriptions have changed.
-    cause: a clause for people; client: the client that caused it.  reason: the cause in one word; member: the
-    member that caused it, if any.
+    cause: the cause as a clause for people.  reason: the cause in one word.
+    client, member: the client and the member that caused the change, if any.
     """
     group.is_outdated = False
     has_changed = resolve(turn, group, topics) or has_changed

@@ -8,7 +8,7 @@ target on its own, with its heartbeats (`reconcile`).  Its member epoch is the e
 
 **At most one target per interval** (KIP-1263).  The cost of a target is proportional to the number of members.  So if
 1,000 members join an empty group, a target for each join would cost about 500 times as much as one target for all.  The
-first target of a group without members is computed at once.  Further changes only raise the group epoch until the
+first target of a group that was empty is computed at once.  Further changes only raise the group epoch until the
 interval since the last target has passed.  Then the next heartbeat or tick computes one target for all these changes.
 Meanwhile the last target stays in force, except for topics to which a member is no longer subscribed.
 
