@@ -14,11 +14,11 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Waiting calls in all partitions.  Further calls are refused with COORDINATOR_NOT_AVAILABLE, which clients
     retry."""
     call_bytes_max: int = 64 << 20
-    """Bytes of the requests of waiting calls, in all partitions.  Above this limit, calls are refused in the same
-    way."""
+    """Bytes of the requests of waiting calls, in all partitions.  Above this limit, calls get
+    COORDINATOR_NOT_AVAILABLE."""
     uncommitted_bytes_max: int = 16 << 20
     """Bytes of one partition's records that are appended but not committed.  Above this limit, calls that may append
-    are refused in the same way, so that the log does not grow without bound while followers are slow."""
+    get COORDINATOR_NOT_AVAILABLE, so that the log does not grow without bound while followers are slow."""
     queue_max: int = 20_000
     """Operations of one partition that wait for their turn.  Further operations without a call are dropped with a
     warning."""
@@ -55,7 +55,7 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Age of an open transaction at which its leader asks about it, counted since the leader first saw it.  The leader
     asks again after the same time."""
     hanging_checks_max: int = 50
-    """Transactions about which one search asks; the next search asks about the others."""
+    """Transactions that one search checks.  The next search checks the others."""
 
     share_state_timeout_ms: int = 5_000
     """How long a leader waits for an answer of the share coordinator.  Then the leader repeats the request, and waits
