@@ -13,7 +13,7 @@ stored member gets a fresh session, and a group that was Stable continues withou
 **Groups and offsets** are separate.  A group of simple consumers has offsets and no `Group`.  A `Group` is dropped at
 the end of an operation if it has no members, no pending member ids, and no record.
 
-**Time.**  Each group has one entry in a heap, at a time that is not later than its next deadline.  A heartbeat
+**Time.**  Each group has one valid entry in a heap, at a time that is not later than its next deadline.  A heartbeat
 postpones a deadline and leaves the entry alone; the tick at the old time finds nothing due and queues the group anew.
 So a heartbeat costs no search.
 
@@ -427,7 +427,10 @@ class GroupMachine:
         offset_requests.delete(turn, group, call, request, self._offsets, self._topics)
 
     def _delete_error(self, turn: Turn, name: str) -> KafkaCode:
-        """Return why a group cannot be deleted, or NONE.  Delete a share group at once: it has no offsets."""
+        """Return why a group cannot be deleted, or NONE.
+
+        If a share group can be deleted, delete it at once: it has no offsets.
+        """
         if name in self._shares.groups:
             error = self._shares.delete_error(name)
             if error is KafkaCode.NONE:

@@ -1,6 +1,6 @@
 """Requests to the coordinator of consumer groups, their responses, and its limits.
 
-The machine of groups has these methods beyond those of `machine.Machine[GroupRequest, GroupLimits]`:
+The machine of groups has these methods in addition to `machine.Machine[GroupRequest, GroupLimits]`:
 
     GroupMachine(limits: GroupLimits, topics: Topics, random: Random, wall_ms: Callable[[], int], configs: GroupConfigs,
         cautious_ms: Callable[[], int])

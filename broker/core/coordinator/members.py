@@ -20,7 +20,7 @@ class Member:
     join_call, sync_call: the JoinGroup or SyncGroup that waits for an answer; at most one of them.
     expires_ms: the end of its session, or the deadline of a new member's JoinGroup that waits
         (`rebalance.NEW_MEMBER_JOIN_TIMEOUT_MS`).  None while any other call waits: then the group has a deadline.
-    knows_id: the client knows its member id.  Otherwise it cannot rejoin as this member.
+    knows_id: the client knows its member id.  Otherwise the client cannot rejoin as this member.
     """
 
     member_id: str

@@ -148,7 +148,7 @@ def _rejoin(turn: Turn, group: Group, call: int, request: JoinGroup, member: Mem
     member.knows_id = True
     changed = request.protocols != member.protocols
     if group.state is GroupState.COMPLETING_REBALANCE and not changed:
-        # The answer to its last JoinGroup was lost.
+        # The answer to the member's last JoinGroup was lost.
         _answer_in_generation(turn, group, call, member)
     elif group.state is GroupState.STABLE and not changed and member.member_id != group.leader:
         _answer_in_generation(turn, group, call, member)

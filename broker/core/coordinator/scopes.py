@@ -6,7 +6,7 @@ A scope's producers are ordinary producers with reserved transactional ids (`quo
 partitions are added, verified and given markers as in any transaction.  The scope alone determines the partition of its
 producers' ids.  So the scope and all its producers have one coordinator, and one log.
 
-**The decision** is the record of the scope that begins its end (`ScopeState.ENDING`).  It names the winners, and
+**The decision** is the record of the scope that begins its end (`ScopeState.ENDING`).  It names the winners.  It
 decides all producers that the scope has at that offset of the log: the winners are committed, and the others aborted.
 The producers get no records of their own for the decision.  The markers follow, as after every decision.
 
@@ -208,7 +208,7 @@ class Scopes:
                 turn.append(name, None)
 
     def loaded(self, turn: TransactionTurn) -> None:
-        """Finish the ends whose producers are all complete.  The machine orders the markers of all others."""
+        """Finish the ends whose producers are all complete.  The machine orders the markers of other producers."""
         for name in [name for name, left in self._ending.items() if not left]:
             self._finish(turn, name)
 

@@ -237,7 +237,7 @@ class Sweeper:
     ) -> _Search:
         """Delete offsets of one group.
 
-        candidates: returns the places of a chunk that may have to be deleted.  It may return too many, but misses none.
+        candidates: returns the places of a chunk that may have to be deleted.  It may also return other places.
         is_to_delete: decides about one place by its current value, because the offset may have been changed or deleted
             since.
         """

@@ -21,7 +21,7 @@ record of its group.  Any record creates the group or member that it concerns.  
 dropped.
 
 **Records of members that have left.**  A replica that was behind while other replicas compacted may have old records of
-a member and lack the later ones, even the tombstones if these were older than `delete.retention.ms`.  So during a
+a member and lack the later ones.  It may even lack tombstones that were older than `delete.retention.ms`.  So during a
 replay, two members may claim the same partition, target or instance id.  The later claim is valid: it was stored only
 after the other member had given up its own.  Usually a later record of the other member ends the earlier claim.  If the
 log has no such record, that member has left, and `load` drops it.  (Kafka failed to load such a log: KAFKA-19862.)

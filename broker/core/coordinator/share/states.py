@@ -73,7 +73,7 @@ class ShareState(msgspec.Struct, frozen=True):
     """The state of a share partition.
 
     state_epoch: grows when the state is initialized again.
-    leader_epoch: the epoch of the last leader of the partition that read or wrote the state.
+    leader_epoch: the epoch of the last partition leader that read or wrote the state.
     batches: ascending, from `start_offset` on.  The delivery of a batch that begins at `start_offset` is not complete.
     """
 
