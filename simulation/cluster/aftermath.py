@@ -31,11 +31,12 @@ READ_S = 20.0
 MOVES_S = 30.0
 GROUP_S = 30.0
 MEMBERS_S = 50.0
-"""A member whose heartbeat comes before the broker has applied the configs of the run has a session of 45 s."""
+"""A member that sends a heartbeat before the broker applies the configs of the run gets a session of 45 s."""
 TRANSACTIONS_S = 30.0
 QUEUE_S = 40.0
 LETTERS_S = 60.0
-"""A leader pauses for up to 10 s after letters were refused; a reminder needs two looks, 5 s apart."""
+"""A leader pauses for up to 10 s after letters were refused.  A share coordinator looks for missing letters every 5 s,
+and reminds a leader after the second look."""
 HANGING_S = 90.0
 """The limit for reading transactions back.  A leader may first have to end one whose marker was lost."""
 
@@ -131,7 +132,7 @@ class Aftermath:
         self._last_checks()
 
     async def _settle_members(self) -> None:
-        """L11: wait until the members of the newer protocol own every partition; compare offsets; have them leave."""
+        """L11: wait until the members of the newer protocol own every partition, compare offsets, and stop them."""
         members = self.clients.members
         await self.world.wait(lambda: not members.unsettled(), "L11: members settle", MEMBERS_S, members.unsettled)
         try:
@@ -144,7 +145,7 @@ class Aftermath:
         self._check_finished(late, "L11: members have not left")
 
     async def _end_transactions(self) -> None:
-        """L10: wait until every transactional id has committed once more, and no transaction is open; read them."""
+        """L10: wait until every transactional id has committed again and no transaction is open, then read all back."""
         transactions = self.clients.transactions
         transactions.stop.set()
         _, late = await asyncio.wait(transactions.tasks, timeout=TRANSACTIONS_S)
@@ -160,7 +161,7 @@ class Aftermath:
             raise Violation(f"L10: transactions cannot be read in {HANGING_S} s: {error}") from None
 
     async def _end_scopes(self) -> None:
-        """L13: wait until every scope has ended once more, and no transaction is open; read their records."""
+        """L13: wait until every scope has ended once more and no transaction is open, then read all records."""
         scopes = self.clients.scopes
         scopes.stop.set()
         _, late = await asyncio.wait(scopes.tasks, timeout=TRANSACTIONS_S)
@@ -177,14 +178,14 @@ class Aftermath:
             raise Violation(f"L13: results cannot be read in {HANGING_S} s: {error}") from None
 
     def _coordinators_have_lost(self) -> bool:
-        """Return whether coordinators lost transactions, with a disk that was restored from a backup.
+        """Return whether coordinators lost transactions because a disk was restored from a backup.
 
         Such transactions hang until an operator aborts them, so their records cannot be read back.
         """
         return self.world.watch.answers.has_lost(TRANSACTION_STATE)
 
     async def _write_letters(self, *, refused: bool) -> None:
-        """L15: wait until no dead letter is missing, although no worker fetches; then the workers continue."""
+        """L15: wait until no dead letter is missing while no worker fetches, then let the workers continue."""
         world, workers = self.world, self.clients.workers
         await world.wait(lambda: not workers.at_work, "L15: workers rest", DRAIN_S, lambda: workers.at_work)
         if refused:
@@ -199,7 +200,7 @@ class Aftermath:
         workers.working.set()
 
     async def _finish_queue(self) -> None:
-        """L12: wait until the workers have completed every record, and have them leave."""
+        """L12: wait until the workers have completed every record, then stop the workers."""
         workers = self.clients.workers
         workers.are_diligent = True
         await self.world.wait(
@@ -242,7 +243,7 @@ class Aftermath:
         return found + behind
 
     def _moving(self) -> list[str]:
-        """Return the moves between directories that have not ended, and the remains of others."""
+        """Return the unfinished moves between directories, the remains of finished ones, and misplaced replicas."""
         world = self.world
         runs = world.watch.evidence.runs
         found = [
@@ -254,7 +255,7 @@ class Aftermath:
         return found + self._misplaced()
 
     def _misplaced(self) -> list[str]:
-        """Return the replicas that are in another directory than the metadata names."""
+        """Return the replicas that are not in the directory that the metadata names."""
         found = []
         for host in self.world.brokers:
             for replica in () if host.broker is None else host.broker.role.table:
@@ -350,8 +351,9 @@ class Aftermath:
                 watch.answers.refused("last", spot, error.offset)
                 offset = error.start
             if offset == before and self._not_whole():
-                # This read has found damage.  The next leader cannot advance its watermark below min.insync.replicas,
-                # so the last records can be read after the operator has replaced the damaged replica.
+                # This read has found damage.  The next leader cannot advance its watermark while fewer than
+                # min.insync.replicas are in sync, so the last records become readable only after the operator has
+                # replaced the damaged replica.
                 await self._wait_until_whole()
                 continue
             watch.check(offset > before, lambda offset=offset: f"I21: {spot} returns no records at {offset} of {end}")  # type: ignore[misc]

@@ -60,8 +60,8 @@ class AnswerWatch:
         """Check an answer to ListOffsets(latest), which is never above the committed records.
 
         A deposed leader that does not know its successor yet may report a lower offset than the successor.  Therefore
-        each client is checked separately.  Its offset must not decrease, since a client never returns to a leader of an
-        older epoch.
+        each client is checked separately.  The offset that it gets must not decrease, since a client never returns to a
+        leader of an older epoch.
         """
         if not self._may_lose(spot):
             least, end = self._latest.get((client, spot), 0), self._evidence.named(spot)[0].end

@@ -1,10 +1,10 @@
 """Disks whose contents differ from the data that was written: changed bytes, and restored backups.
 
-**Bit rot** changes a byte of a segment, an index, a producer snapshot, or a log's checkpoint among the facts.  In
-segments it changes only batches below the last saved watermark: after a crash, damage above it looks like an
-incomplete append, which is a documented limit.  While the broker runs, bit rot changes only bytes that this process has
-neither written nor read, because the others are in memory.  It affects only one broker of a run, and every
-acknowledgement needs two replicas, so no record may be missing.
+**Bit rot** changes a byte of a segment, an index, a producer snapshot, or a log's checkpoint, which is a fact of the
+disk.  In segments, it changes only batches below the last saved watermark.  After a crash, damage above that watermark
+looks like an incomplete append, which is a documented limit.  While the broker runs, bit rot changes only bytes that
+this process has neither written nor read, because the others are in memory.  It affects only one broker of a run, and
+every acknowledgement needs two replicas, so no record may be missing.
 
 **A backup** is a snapshot of a broker's data directories.  It is restored while the broker is down, under the same
 directory ids.
@@ -36,7 +36,10 @@ ORDERLY_S = 3.0
 
 
 class Place(NamedTuple):
-    """Bytes that may change.  where: a file, or the key of a fact; `first` and `end` are positions in it."""
+    """Bytes that may change, from `first` to `end` in a file or in the value of a fact.
+
+    where: the file, or the key of the fact.
+    """
 
     disk: SimulatedDisk
     key: LogKey
@@ -54,7 +57,7 @@ class BadDisks:
         self.actions: dict[str, Action] = {"bit rot": self._rot, "backup": self._backup}
 
     async def _rot(self, fault: Fault) -> None:
-        """Change a byte while the broker runs, or while it is down after a stop of some kind."""
+        """Change a byte while the broker runs, or stop the broker and change a byte while it is down."""
         world, node_id = self._world, fault.nodes[0]
         host, random = world.hosts[node_id], Random(f"rot {world.plan.seed} {fault.number}")
         if random.random() < 0.4 and host.process is not None and self._strike(host, random):

@@ -30,7 +30,7 @@ REQUEST_S = 1.0
 CONNECT_S = 0.5
 FETCH_WAIT_MS = 200
 WAITING = 4
-"""Maximum number of unacknowledged batches of a producer, which sends one batch of a partition at a time."""
+"""Maximum number of unacknowledged batches of a producer.  It sends one batch per partition at a time."""
 PAUSE_S = 0.2
 
 
@@ -42,7 +42,7 @@ class Clients:
         self.stop_writing = asyncio.Event()
         self.stop_reading = asyncio.Event()
         self._writers = count(1)
-        self._pauses = Random(world.plan.seed)  # not a client's: a retry must not change its next actions
+        self._pauses = Random(world.plan.seed)  # separate: a retry must not change a client's next actions
         self.writing: list[asyncio.Task[None]] = []
         self.reading: list[asyncio.Task[None]] = []
         self.group = Group(world, self.cluster)
@@ -110,7 +110,7 @@ class Clients:
             self.world.by_leader_only.append((spot, offset, marks))
         elif offset >= 0:
             self.world.watch.answers.acknowledged(spot, offset, marks)
-        else:  # a leader no longer knows the offset of a batch that it had before
+        else:  # the leader had this batch before, and no longer knows its offset
             self.world.watch.answers.acknowledged_somewhere(spot, marks)
 
     # Reading

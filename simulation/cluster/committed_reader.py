@@ -1,4 +1,4 @@
-"""A reader of committed records, as a client; `ledger.py` checks its records."""
+"""A client that reads committed records; `ledger.py` checks the records."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """I32: the records that compaction may remove from a partition, and the records that every replica keeps.
 
 Theory of operation.  A history keeps the records of a compacted partition as they were committed, by offset.  A replica
-may lack some of them, and may have them in other batches, but it has no others: every record that it has is equal to
-the committed one at that offset.  It may lack a record only if a later record of the same key is committed, or if the
+may lack some of these records, and may hold the others in different batches.  Every record that it holds equals the
+committed record at that offset.  It may lack a record only if a later record of the same key is committed, or if the
 record is a tombstone whose `delete.retention.ms` has passed.  So the last value of a key is never missing.
 
 Replicas compact independently of each other, so two of them may lack different records.  A replica that had a tombstone
-must not show an older value of its key later on.  There are two exceptions: a replica that fetches the tombstone's
-offset only after `delete.retention.ms` (docs/compaction.md), and a replica that had the tombstone, but whose log no
-longer reached its offset when the broker started, for example because its disk was restored from a backup.
+must not show an older value of its key later on.  This rule does not apply if the replica fetched the tombstone's
+offset only after `delete.retention.ms` (docs/compaction.md).  Nor does it apply if the log no longer reached that
+offset when the broker started, for example because the disk was restored from a backup.
 
 A record in a transaction counts as a later record of its key only once the transaction is committed.  A record of an
 aborted transaction may be missing.  If the marker of a transaction is lost with the end of a log, the transaction is
@@ -58,7 +58,7 @@ def _entry(record: Record) -> Entry:
 class KeyedRecords:
     """The records of a compacted partition that were ever committed.
 
-    delete_retention_s: true time after its commit in which a tombstone must remain; 0 if clocks are not exact.
+    delete_retention_s: how long a tombstone must remain after its commit, in true time; 0 if clocks are not exact.
     min_lag_ms: the age that a record must have before it is removed; 0 if clocks are not exact.
     """
 
@@ -68,7 +68,7 @@ class KeyedRecords:
     newest: dict[bytes, int] = field(default_factory=dict)
     """By key: the highest offset of its records, including those that do not belong to the history."""
     committed_s: dict[tuple[int, Entry], float] = field(default_factory=dict)
-    """By offset and tombstone: when it first became committed, in true time, under any leader."""
+    """By offset and tombstone: the true time at which the tombstone first became committed, under any leader."""
     open: dict[int, list[tuple[int, Entry]]] = field(default_factory=dict)
     """By producer id: the records of its open transaction."""
     aborted: set[int] = field(default_factory=set)
@@ -80,7 +80,7 @@ class KeyedRecords:
         """Note records that became committed, even if they do not belong to the history.
 
         A leader that an unclean election has deposed may commit, and compact, until it learns of its successor.  If it
-        leads again, its records may become part of the history, without those that it was permitted to compact.
+        leads again, its records may become part of the history, without those that it has compacted.
         """
         for offset, entry in entries:
             if entry.key is not None:
@@ -121,7 +121,8 @@ class KeyedRecords:
     def differing(self, entries: Entries) -> int | None:
         """Return the offset of a record that is not the committed one, or None.
 
-        Offsets whose record is not known count as equal: the leader of an unclean election had compacted them before.
+        Offsets whose record is not known count as equal: the leader of an unclean election had compacted these records
+        before.
         """
         for offset, entry in entries:
             if self.entries.get(offset, entry) != entry:

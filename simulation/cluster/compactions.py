@@ -27,14 +27,14 @@ class CompactionWatch:
         had.update(offset for offset, entry in batch.entries if entry.value is None)
 
     def reached(self, run: BrokerRun, history: History, batch: Committed) -> None:
-        """Check a batch that may end above the history, and make room for it."""
+        """Check a batch that may end above the end of the history, and make room for the batch."""
         self._check(run, history, batch, history.reach(batch, self._clock(), run.role._sources.wall_ms()))
 
     def _check(self, run: BrokerRun, history: History, batch: Committed, problem: str | None) -> None:
         self._evidence.check(problem is None, lambda: f"I32: {run.node_id} has {batch} in {history}: {problem}")
 
     def committed_aside(self, history: History, copy: Copy) -> None:
-        """Note the records of a leader that was deposed by an unclean election, or of its followers."""
+        """Note the records that a leader or its followers committed after an unclean election had deposed it."""
         if history.records is not None:
             start = max(history.start, copy.log.start_offset, copy.noted)
             for batch in batches_of(copy.log, start, copy.watermark, keyed=True):
@@ -42,7 +42,7 @@ class CompactionWatch:
                 copy.noted = batch.end_offset
 
     def shortened(self, log: PartitionLog, end: int) -> None:
-        """Forget the records of a replica from `end` on, because it has deleted or lost them."""
+        """Forget the tombstones of a replica from `end` on, because the replica has deleted or lost them."""
         had = self._tombstones.get((log.directory_id, log.key), set())
         had.difference_update([offset for offset in had if offset >= end])
 

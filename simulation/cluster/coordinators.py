@@ -114,7 +114,7 @@ class GivenUpError(Exception):
 
 
 class CoordinatorLink:
-    """Asks the coordinators of one client's keys, each on a connection that is kept until it fails.
+    """Asks the coordinators of one client's keys.  Each key has a connection, which is kept until it fails.
 
     is_in_doubt: a request failed without an answer, so a broker may still execute it.
     """

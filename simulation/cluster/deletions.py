@@ -1,7 +1,7 @@
 """I24: logs begin where retention or clients permit, and a follower restarts its log only at its leader's log start.
 
-A leader answers DeleteRecords once every replica whose broker is active, according to the leader's metadata, has the
-new log start on its disk.  No such replica begins below it again.
+A leader answers DeleteRecords once the new log start is on the disk of every replica whose broker is active according
+to the leader's metadata.  After that, none of these replicas begins below the new log start.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DeletionWatch:
         self._early: dict[tuple[int, LogKey], int] = {}
         """By broker and partition: the start of a log after retention has deleted records that are not committed yet.
 
-        A leader that an unclean election deposed, and that did not know it, had sent its watermark to this replica.
+        The replica had received its watermark from a leader that an unclean election had deposed without its knowledge.
         """
 
     # DeleteRecords
@@ -70,7 +70,7 @@ class DeletionWatch:
     # The starts of logs
 
     def opened(self, run: BrokerRun, key: LogKey, log: PartitionLog) -> None:
-        """Check that an opened log begins no later than retention permits, and no earlier than before."""
+        """Check that an opened log begins no later than retention permits, and no earlier than answered deletions."""
         history, start = self._evidence.history(key), log.start_offset
         if history is None or history.unclean_epoch >= 0:
             return
@@ -82,7 +82,7 @@ class DeletionWatch:
         )
 
     def check_start(self, run: BrokerRun, history: History, start: int, end: int) -> None:
-        """Check the start of a replica that may lead.  end: the history is committed up to here."""
+        """Check the start of a replica that may lead.  end: the end of the committed records."""
         early = self._early.get((run.node_id, history.key), 0)
         self._evidence.check(
             start <= history.start or start <= early <= end,
@@ -125,7 +125,7 @@ class DeletionWatch:
     def restarts(self, run: BrokerRun, key: LogKey, log: PartitionLog, offset: int) -> None:
         """Check a follower that deletes its whole log.
 
-        Its leader's log begins above the end of this log, or has nothing in common with it.
+        The leader's log begins above the end of this log, or has nothing in common with it.
         """
         evidence = self._evidence
         history = evidence.history(key)
@@ -151,7 +151,7 @@ class DeletionWatch:
 def _is_part_of(history: History, log: PartitionLog, offset: int) -> bool:
     """Return whether everything in the log below `offset` is committed.
 
-    False if some of it cannot be read, or if it ends within a compacted batch that is not committed as a whole.
+    False if some of it cannot be read, or if `offset` is within a compacted batch that is not committed as a whole.
     """
     reached = log.start_offset
     for batch in batches_of(log, log.start_offset, log.end_offset, history.is_keyed):

@@ -1,13 +1,13 @@
 """A majority of the voters is lost permanently while brokers run, and the quorum is rebuilt from a remaining disk.
 
-Theory of operation.  All voters lose power at the same time, and the remaining disks of voters are no majority.  The
+Theory of operation.  All voters lose power at the same time, and fewer than a majority of their disks remain.  The
 operator follows docs/recovery.md: rebuild the quorum from the best remaining directory of a voter or broker, start the
 lost voters with empty disks, set the directory of a refused voter aside, and add the voters again.  Running brokers
 follow automatically.
 
-The watch knows which losses are permitted.  The metadata may lack committed batches from the first one on that the
-chosen disk does not have.  A partition may lose records in one case: a lost change had removed a replica from ISR and
-ELR, and the rebuilt metadata still names it there.  Such a replica may be elected, as in an unclean election.
+The watch knows which losses are permitted.  The metadata may lose all committed batches from the first one that the
+chosen disk lacks.  A partition may lose records in one case: a lost metadata change had removed a replica from ISR and
+ELR, and the rebuilt metadata still names the replica there.  Such a replica may be elected, as in an unclean election.
 """
 
 from __future__ import annotations

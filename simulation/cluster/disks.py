@@ -1,4 +1,5 @@
-"""D1 and D2: data that a broker reported as durable exists after a crash, and only damaged replicas count as damaged.
+"""D1 and D2: data that a broker reported as durable exists after a crash, and only replicas whose bytes have changed
+count as damaged.
 
 When a broker's process ends, the watch stores the durable end of each of its logs.
 """
@@ -19,7 +20,7 @@ class DiskWatch:
         self._durable: dict[int, dict[LogKey, tuple[int, UUID]]] = {}
         """By broker and log: the durable end, and the directory that holds it."""
         self._lost: dict[tuple[int, LogKey], int] = {}
-        """Ends of records that were durable on lost disks.  Leaders may count these until they learn of the loss."""
+        """Ends of records that were durable on lost disks.  Leaders may count them until they learn of the loss."""
         self._crashed: set[UUID] = set()
         evidence.metadata.has_crashed = self._crashed.__contains__
 
@@ -28,7 +29,7 @@ class DiskWatch:
     def ended(self, run: BrokerRun | None, node_id: int, *, clean: bool, power: bool) -> None:
         """Store the durable ends when a process has ended.
 
-        clean: it has left the mark of a clean stop.  power: data that was not durable may be lost.
+        clean: the process has left the mark of a clean stop.  power: data that was not durable may be lost.
         """
         if run is None:
             return
@@ -39,7 +40,7 @@ class DiskWatch:
             # A process that dies before it registers has already removed the mark that the previous one left.
             if (registered := evidence.metadata.image.brokers.get(node_id)) is not None:
                 self._crashed.add(registered.incarnation_id)
-        if power:  # includes data of earlier processes in the page cache, even of disks that failed since
+        if power:  # loses data that earlier processes left in the page cache, even on disks that have failed since
             evidence.unsynced.update(one for one in self._lost if one[0] == node_id and evidence.is_caching(one[1]))
         if not run.recovered:
             return
@@ -50,7 +51,8 @@ class DiskWatch:
                 self._lost[node_id, key] = max(log.end_offset, self._lost.get((node_id, key), 0))
                 if power:
                     evidence.unsynced.add((node_id, key))
-        # Keep the logs on directories that this process could not read.  Drop those that it opened and then set aside.
+        # Keep the logs on directories that this process could not read.  Drop the logs that it opened and then set
+        # aside.
         kept = {key: one for key, one in known.items() if one[1] in logs.failed_disks and key not in run.opened}
         found = {key: (self._durable_in(node_id, key, log), log.directory_id) for key, log in logs.logs.items()}
         self._durable[node_id] = {**kept, **found}
@@ -118,7 +120,7 @@ class DiskWatch:
     # Checks
 
     def check_failures(self, run: BrokerRun) -> None:
-        """D2: only replicas whose bytes have changed count as damaged, and the error names the replica's files."""
+        """D1: only replicas whose bytes have changed count as damaged.  D2: the error names the replica's files."""
         evidence = self._evidence
         for key, error in run.context.logs.failures.items():
             text = f"{run.node_id} treats {key} as damaged: {error}"
@@ -149,7 +151,7 @@ class DiskWatch:
             )
 
     def _follow_moves(self, run: BrokerRun) -> None:
-        """Note where the records are if a crash followed the decision of a move, and the target is offline now."""
+        """Note that records are in an offline target if their move was decided before a crash."""
         logs, known = run.context.logs, self._durable.get(run.node_id, {})
         for directory_id, directory in logs._directories.items():
             for move in () if directory_id in logs.failed_disks else found_moves(directory.disk):

@@ -118,7 +118,7 @@ def draw(seed: int) -> ClusterPlan:
     drawn = [_draw_fault(random, plan, random.choice(kinds)) for _ in range(count)]
     if wipes:
         drawn.append(_draw_fault(random, plan, "wipe"))  # only one, since a topic does not survive the loss of more
-    # These are long, and other faults would interfere with them.
+    # The following faults are long, and other faults would interfere with them.
     if brokers >= 3 and random.random() < 0.03:
         drawn, plan = (
             [Fault(0, "lost acceptance", 0.2, LOST_ACCEPTANCE_S, (LEADER,), 0.0)],
@@ -162,7 +162,7 @@ def draw(seed: int) -> ClusterPlan:
 def _with_compaction(random: Random, plan: ClusterPlan) -> ClusterPlan:
     """In some runs with upkeep, compact some topics.  In most of these runs, compact the offsets of groups as well.
 
-    Brokers then crash in the middle of a swap as well.
+    In such a run, brokers also crash in the middle of a swap, when a compacted segment replaces others.
     """
     if plan.upkeep is None or random.random() >= 0.5:
         return plan

@@ -66,9 +66,10 @@ class ElectionWatch:
     def may_begin_above(self, history: History) -> bool:
         """Return whether a leader may begin with a watermark above the end of the history.
 
-        A deposed leader that did not know of an unclean election has continued, and has sent its watermark to replicas.
-        Each of them may lead later, until a leader since the election has committed more records.  Or the previous
-        leader was restored from a backup, and this one still has the records that were missing there.
+        A deposed leader that did not know of an unclean election may have continued, and sent its watermark to
+        replicas.  Each of these replicas may lead later, until a leader since the election has committed more records.
+        Or the previous leader's disk was restored from a backup, and this leader still has the records that the backup
+        lacked.
         """
         return history.key in self.led_from_backup or self._begun_ends.get(history.key) == history.end
 
@@ -127,8 +128,8 @@ class ElectionWatch:
 def only_settled(partition: PartitionImage) -> int | None:
     """Return the only replica that no reassignment is adding, or None if there are several.
 
-    It was already the only one when its broker registered after the power failure, even if the reassignment began
-    later.
+    This replica was already the only one when its broker registered after the power failure, even if a reassignment has
+    added others since.
     """
     settled = [broker_id for broker_id in partition.replica_ids if broker_id not in partition.adding]
     return settled[0] if len(settled) == 1 else None

@@ -40,7 +40,7 @@ class BrokerRun:
     copies: dict[LogKey, Copy] = field(default_factory=dict)
     recovered: bool = False
     opened: frozenset[LogKey] = frozenset()
-    """The logs that it found when it started."""
+    """The logs that the process found when it started."""
 
     @property
     def context(self) -> ReplicaContext:
@@ -61,7 +61,7 @@ class Evidence:
         self.on_committed: list[Callable[[History, Committed], None]] = []
         """Called with each batch that becomes committed."""
         self.on_leader_watermark: list[Callable[[History, PartitionLog, int], None]] = []
-        """Called when the watermark of a leader has moved, with its log and its leader epoch."""
+        """Called with the history, log and leader epoch of a leader whose watermark has moved."""
         self.metadata = MetadataWatch(self.check, unclean, self.seen)
         self._compacted = compacted
         self.histories: dict[LogKey, History] = {}

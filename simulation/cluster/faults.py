@@ -30,17 +30,17 @@ FENCED_S = 2.2
 DEPOSED_S = 1.9
 CATCH_UP_S = 0.3
 RETURNS = 20
-"""How many times to check whether the deposed leader is in the ISR again."""
+"""Maximum number of checks whether the deposed leader is in the ISR again."""
 QUIET_S = 1.2
 OVERTAKES = 80
-"""How many times to check whether the new leader has written more than the previous one."""
+"""Maximum number of checks whether the new leader has written more than the previous one."""
 OVERTAKE_LOOK_S = 0.05
 UNANSWERED_S = 6.0
 """Longer than a proposal waits for its answer."""
 
 
 SWAP_WAIT_S = 3.0
-"""How long to wait for a swap."""
+"""Maximum wait for a swap."""
 SWAP_LOOK_S = 0.0007
 
 
@@ -94,7 +94,10 @@ class ClusterFaults(FaultInjector):
         }
 
     async def heal(self) -> None:
-        """End all faults, and start all nodes.  A disk that failed in a running process remains unavailable to it."""
+        """End all faults, and start all nodes.
+
+        A disk that failed in a running process remains unavailable to that process.
+        """
         await super().heal()
         world = self.world
         world.wall_offset_s = 0.0
@@ -258,7 +261,7 @@ class ClusterFaults(FaultInjector):
     async def _leader_returns(self, fault: Fault) -> None:
         """Depose a leader and elect it again before its producer has reached any other broker.
 
-        The producer continues to write.  The leader must not treat records as written that it has truncated meanwhile.
+        The producer continues to write.  The leader must not treat records that it has truncated meanwhile as written.
         """
         world = self.world
         partition = world.partition_at(fault.amount)
@@ -282,10 +285,10 @@ class ClusterFaults(FaultInjector):
             world.network.heal(*link)
 
     async def _lost_acceptance(self, fault: Fault) -> None:
-        """Let a leader propose to add a follower to the ISR, and lose the acceptance.
+        """Let a leader propose to add a follower to the ISR, and lose the controller's acceptance.
 
-        The follower then falls behind again and is the only remaining replica.  It must have every record that the
-        leader has acknowledged meanwhile.
+        The follower then falls behind again and is the only remaining replica.  The follower must have every record
+        that the leader has acknowledged meanwhile.
         """
         world = self.world
         partition = world.partition_at(fault.amount)
@@ -317,7 +320,7 @@ class ClusterFaults(FaultInjector):
         self._mend(host, fault)
 
     def _mend(self, host: Host, fault: Fault) -> None:
-        """Restart a broker that lost a disk to a failure, now or at the end of the run.  Its disk then works again."""
+        """Restart a broker whose disk has failed, now or at the end of the run.  The disk then works again."""
         node_id = host.config.node_id
         if host.process is not None and any(disk.is_broken for disk in host.disks) and fault.amount < 0.5:
             self.world.bring_down(node_id)
@@ -401,7 +404,7 @@ class ClusterFaults(FaultInjector):
         await self.wait(FENCED_S + fault.length_s)
         name = world.hosts[leader].name
         unheard = [(client, name) for client in world.plan.client_hosts]
-        await self.cut_links(QUIET_S, unheard)  # retention may empty its log
+        await self.cut_links(QUIET_S, unheard)  # retention may empty the leader's log
         history = world.watch.current(Spot(topic, index))
         end = 0 if history is None else history.end
         world.hosts[leader].down += 1
@@ -420,7 +423,7 @@ class ClusterFaults(FaultInjector):
         await self._down(fault, others, power=fault.amount < 0.5)
 
     async def _quorum_disk(self, fault: Fault) -> None:
-        """Make the disk of the metadata log fail or hang, and restart the process if that ended it."""
+        """Make the disk of the metadata log fail or hang, and restart the process if the failure ended it."""
         host = self._hosts(fault)[0]
         disk = host.quorum_disk
         if fault.amount < 0.5:

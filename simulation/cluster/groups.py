@@ -1,8 +1,8 @@
 """A consumer group of simulated clients: its members share the partitions of a topic and commit offsets.
 
 I30: An acknowledged commit is never lost, and a commit of an earlier generation is refused once a member has joined a
-later one.  I31: a partition has one owner in each generation of the group.  (Both hold unless the partition of the
-coordinator lost records because its last replica was restored from a backup.)  L9: after healing, the members form one
+later one.  I31: a partition has one owner in each generation of the group.  (Both hold unless the coordinator's
+partition lost records because its last replica was restored from a backup.)  L9: after healing, the members form one
 stable generation that owns every partition.
 
 Each commit for a partition has a higher offset than all commits that any member has sent before.  So an offset that a
@@ -50,12 +50,15 @@ Versions = {
 
 
 class _AgainError(Exception):
-    """A member must look for its coordinator, or join, again."""
+    """A member must find its coordinator again, or join again."""
 
 
 @dataclass
 class GroupWatch:
-    """I30 and I31.  acknowledged: the highest offset by partition.  proposed: the highest one that was ever sent."""
+    """I30 and I31.
+
+    acknowledged, proposed: by partition, the highest offset that was acknowledged, and that was sent.
+    """
 
     check: Check
     acknowledged: dict[int, int] = field(default_factory=dict)
@@ -101,7 +104,7 @@ class Group:
         self._new_client = new_client
 
     def _check(self, holds: bool, text: Callable[[], str]) -> None:
-        """Check a promise, unless a partition of the coordinators lost records in an election that permits it."""
+        """Check a promise, unless a partition of the coordinators lost records in a permitted unclean election."""
         self.world.watch.check(holds or self.world.watch.answers.has_lost(CONSUMER_OFFSETS), text)
 
     def start(self) -> None:
@@ -126,7 +129,7 @@ class Group:
 
 
 class _Member:
-    """One member of the group, as a client.  Its member id is empty until the coordinator has given one."""
+    """One member of the group, as a client.  Its member id is empty until the coordinator has assigned one."""
 
     def __init__(self, group: Group, name: str, random: Random) -> None:
         self._group = group
@@ -238,7 +241,7 @@ class _Member:
                 return True
             self._judge(beat.error_code)
             if self._random.random() < ABSENT_SHARE:
-                await asyncio.sleep(ABSENT_S)  # the others continue in a later generation, and it does not know
+                await asyncio.sleep(ABSENT_S)  # meanwhile, the others may begin a later generation
             if offsets:
                 await self._commit(generation, self._random.choice(sorted(offsets)))
             await asyncio.sleep(self._random.uniform(0.05, 0.3))

@@ -19,7 +19,7 @@ from simulation.cluster.transactional import Transactional, transaction_of
 
 _MARK = re.compile(rb"<(\d+)\.(\d+)>")
 _LETTER = re.compile(rb"__dlq\.errors\.partition.(\d+)&__dlq\.errors\.offset.(\d+)\$", re.DOTALL)
-"""The place of a record in the headers of its dead letter.  A number ends at the byte with the next name's length."""
+"""Matches the place of a record in the headers of its dead letter.  `&` and `$` are the lengths of the next names."""
 READ_BYTES = 1 << 20
 
 
@@ -45,8 +45,8 @@ class Letter(NamedTuple):
 class Committed(NamedTuple):
     """A batch of a history.
 
-    marks: the mark of the record at each offset; None where compaction has removed it, and for markers.  A batch of
-        dead letters has none.
+    marks: the mark of the record at each offset; None where compaction has removed it, and for markers.  Empty for a
+        batch of dead letters.
     entries: the records, if the partition is compacted; otherwise empty.
     transaction: None if the batch belongs to no transaction.
     """
@@ -72,7 +72,7 @@ def marks_in(data: Any) -> tuple[Mark, ...]:
 
 
 def letters_in(body: Any) -> tuple[Letter, ...]:
-    """Return the dead letters in the records of a batch, in their order.  All have copies, or none has."""
+    """Return the dead letters in the records of a batch, in their order.  Either all contain copies, or none."""
     places = _LETTER.findall(body)
     marks: Sequence[Mark | None] = (marks_in(body) if places else ()) or (None,) * len(places)
     return tuple([Letter(int(index), int(at), mark) for (index, at), mark in zip(places, marks, strict=True)])
@@ -155,12 +155,12 @@ class History:
         self.last: dict[int, int] = {}  # by writer: the number of its last record
         self.heard: dict[int, float] = {}  # by writer: when its last batch became committed
         self.last_offset: dict[int, int] = {}  # by writer: the offset of its last record
-        self.repeatable: dict[int, int] = {}  # by writer: its records below this offset may come again
-        self.rebuilt_at = 0  # the highest offset at which a replica has started over
+        self.repeatable: dict[int, int] = {}  # by writer: its records below this offset may be appended again
+        self.rebuilt_at = 0  # the highest offset at which a replica has restarted its log
         self.start = self.end = 0
         self.cut: dict[int, set[Mark]] = {}  # by offset: the records that unclean elections have removed
         self.unclean_epoch = self.begun_epoch = -1  # of the last unclean election; of the last whose leader was seen
-        self.start_meanwhile = 0  # as `start`, from an unclean election until its leader is seen
+        self.start_meanwhile = 0  # highest log start since an unclean election whose leader was not seen yet
         self.unknown = range(0)  # offsets that the leader of an unclean election had deleted before
         self.ends: dict[int, int] = {}  # by leader epoch: the end of the committed records when it began
 
@@ -192,8 +192,8 @@ class History:
     def reach(self, batch: Committed, now_s: float, wall_ms: int) -> str | None:
         """Make room for a batch that begins below the end and ends above it.
 
-        An unclean election has cut the history, and a leader that had compacted the log before leads again.
-        Return the violation if the batch lacks records below the end that it must have, or None.
+        Such a batch occurs if an unclean election has cut the history, and a leader that had compacted the log before
+        leads again.  Return a violation if the batch lacks required records below the end; otherwise None.
         """
         if self.records is None or not batch.base_offset < self.end < batch.end_offset or self.unclean_epoch < 0:
             return None
@@ -219,11 +219,11 @@ class History:
     def add(self, batch: Committed, now_s: float, forgets_s: float) -> str | None:
         """Append a batch.  Return the violation that it causes, or None.
 
-        forgets_s: the retries of a producer that was silent for this long may be appended again: all batches that it
-            had in flight, not only the first one.
+        forgets_s: if a producer was not heard from for this long, a leader may append its retries again: all batches
+            that it had in flight, not only the first one.
 
-        A replica that starts over at its leader's log start knows only the producers of the records that it copies.
-        It may become the leader, and then it appends retries of any other producer again.
+        A replica that restarts its log at its leader's log start knows only the producers of the records that it
+        copies.  It may become the leader, and then it appends retries of any other producer again.
         """
         if batch.base_offset != self.end:
             return f"I20: {self}: a batch at {batch.base_offset} becomes committed, the one before ends at {self.end}"
@@ -261,7 +261,7 @@ class History:
                 if mark is None:
                     continue
                 count += 1
-                self.places.pop(mark, None)  # a record that came again may have been removed at its other offset
+                self.places.pop(mark, None)  # absent if its later copy was removed before
                 self.cut.setdefault(batch.base_offset + place, set()).add(mark)
         self.end = self.batches[-1].end_offset if self.batches else 0
         if self.records is not None:
