@@ -2,14 +2,14 @@
 
 Theory of operation.  The watch keeps one *history* for each partition: the batches below the highest watermark that any
 leader has ever had.  The history grows when a leader's watermark moves, and otherwise never changes.  `replicas.py`
-compares every replica's log with it, and `answers.py` every answer to a client: an acknowledged record must be in the
-history, and a record that a consumer sees must be in it at that moment.  Since the history never changes, each
-comparison remains valid.
+compares every replica's log with its history.  `answers.py` compares every answer to a client: an acknowledged record
+must be in the history, and so must a record at the moment when a consumer sees it.  Since the history never changes,
+each comparison remains valid.
 
 An unclean election is the exception, for the topics that permit it (`elections.py`).  The history then ends where the
 new leader's log differs from it, and changes by leaders of earlier epochs are no longer checked.
 
-`disks.py` stores the durable ends on each broker's disks, so that brokers that restart can be checked as well.
+`disks.py` stores the durable ends of the logs on each broker's disks, so that a restarted broker can be checked.
 `deletions.py` checks retention.  These parts share one `Evidence`, and `ClusterWatch` connects them to the processes.
 """
 
@@ -97,8 +97,8 @@ class ClusterWatch:
     def _accept_losses(self, kept: ClusterImage, lost: ClusterImage) -> None:
         """Find the partitions that may lose records.
 
-        These have a replica that may be elected according to the remaining metadata, but not according to the lost
-        metadata.
+        Such a partition has a replica that may be elected according to the remaining metadata, but not according to the
+        lost metadata.
         """
         for topic in kept.topics.values():
             after = lost.topics.get(topic.topic_id)
@@ -169,7 +169,7 @@ class ClusterWatch:
     def ended(self, node_id: int, *, clean: bool = False, power: bool = False) -> None:
         """Record the end of a process.
 
-        clean: it has left the mark of a clean stop.  power: data that was not durable may be lost.
+        clean: the process has left the mark of a clean stop.  power: data that was not durable may be lost.
         """
         run = self.evidence.runs.pop(node_id, None)
         self.disks.ended(run, node_id, clean=clean, power=power)

@@ -73,7 +73,10 @@ class LateBatches:
         self._world.network.heal(*link.result())
 
     def _before_batch(self, producer: str, transactional_id: str, spot: Spot) -> float | None:
-        """Return the patience of a producer whose next batch will be late; None for any other batch."""
+        """Cut the link for the next batch of a producer, if a fault waits for a batch.
+
+        Return the producer's timeout for that batch in seconds, or None for any other batch.
+        """
         world, image = self._world, self._world.watch.metadata.image
         topic, state = image.topic(spot.topic), image.topic(TRANSACTION_STATE)
         if not self._waiting or spot.topic != LEDGER or topic is None or state is None:

@@ -2,9 +2,9 @@
 
 I33: A reader of committed records gets exactly the records of committed transactions, at their offsets.  It gets no
 record of an aborted or undecided transaction, and skips no other record.  I34: A transaction ends in the same way in
-every partition, and in the way that was acknowledged.  It commits only if its producer asked for that, and then it has
-all its acknowledged records.  No record of a transaction comes after its end in a partition, even if the transaction
-had no record there before.  I35: Once a producer has begun, no record of an earlier producer with the same
+every partition, and in the way that was acknowledged.  It commits only if its producer asked for the commit, and only
+with all its acknowledged records.  No record of a transaction comes after its end in a partition, even if the
+transaction had no record there before.  I35: Once a producer has begun, no record of an earlier producer with the same
 transactional id becomes committed, and no two producers have the same id and epoch.  I36: The last stable offset does
 not decrease within a leader epoch, nor for a client that asks for it; every record below it is decided.  I37: The
 offsets of a transaction become visible if it commits, and never if it aborts; at the end of a run, the newest committed
@@ -12,7 +12,7 @@ offset is visible.  L10: After the faults have ended, every transactional id com
 transaction is open.
 
 Theory of operation.  A record's mark names its transaction.  The ledger sees each batch as it becomes committed.  So it
-knows the open transactions of each partition, and from the markers the outcome of the others.  It compares these with
+knows the open transactions of each partition, and the outcomes of all others from their markers.  It compares both with
 the requests and answers of the producers (`Transaction`), and with the records that readers get.
 """
 
@@ -30,7 +30,7 @@ from simulation.cluster.history import Committed, History, Mark
 from simulation.cluster.metadata import Spot
 
 NOTHING = -1
-"""The committed offset of a place that has none."""
+"""The committed offset of a partition for which no offset was committed."""
 
 
 @dataclass(eq=False)
@@ -40,10 +40,11 @@ class Transaction:
     place: the number of its transactional id, and of the partition whose offset it commits.
     offset: the offset that it commits; None if it commits none.
     acknowledged: its acknowledged records, by partition.
-    has_asked: a request to commit it was sent.  outcome: whether it was committed, once its end was acknowledged.
-    ends: by partition, whether its marker commits it.
+    has_asked: a request to commit it was sent.  outcome: whether it was committed; None until its end is acknowledged.
+    ends: by partition, whether the marker commits the transaction.
     markers_before: by partition, the number of its producer's markers there when the partition was added to the
-        transaction.  Once the partition has more, the transaction has ended there, even if none of its records arrived.
+        transaction.  Once the partition has more markers, the transaction has ended there, even if none of its records
+        arrived.
     """
 
     number: int
@@ -69,8 +70,8 @@ class Transaction:
 class _Partition:
     """The transactions in one partition.
 
-    open: the offsets and marks of undecided records, by producer id.  An open transaction without records in this
-    partition is not in it.
+    open: the offsets and marks of undecided records, by producer id.  Open transactions without records in this
+    partition are not listed.
     ended: by offset, the marks of decided records, and whether each is committed.
     markers: the number of markers, by producer id.
     """
@@ -266,7 +267,7 @@ class Ledger:
     # At the end
 
     def unsettled(self) -> list[str]:
-        """Return the open transactions, in words.  Omit those whose records an unclean election has removed."""
+        """Return the open transactions, in words.  Omit transactions whose records an unclean election has removed."""
         found = []
         for key, partition in self._partitions.items():
             history = self._evidence.histories[key]
@@ -278,7 +279,7 @@ class Ledger:
         return found
 
     def check_ends(self) -> None:
-        """I34: check that every transaction has ended in all its partitions, as it was acknowledged."""
+        """I34: check that every transaction has ended in all its partitions, with the acknowledged outcome."""
         for transaction in self._transactions:
             self._check_ends(transaction)
             missing = [spot for spot in transaction.acknowledged if spot not in transaction.ends]

@@ -1,13 +1,13 @@
 """A group of the newer protocol (KIP-848): its members share the partitions of a topic and commit offsets.
 
 I38: A partition has one owner in each epoch of the group.  I39: An acknowledged commit is never lost, and a commit of a
-member is refused once another member owns the partition in a later epoch.  (Both hold unless the partition of the
-coordinator lost records because its last replica was restored from a backup.)  L11: After the faults have ended, all
+member is refused once another member owns the partition in a later epoch.  (Both hold unless the coordinator's
+partition lost records because its last replica was restored from a backup.)  L11: After the faults have ended, all
 members reach the same epoch and own every partition together.
 
-A member proposes a higher offset of a partition each time.  After a commit without an answer, it continues under
-another member id: the old commit may still arrive, but the partition gets another owner only after the old member has
-left the group.
+Each commit for a partition has a higher offset than all commits that were sent before.  After a commit without an
+answer, a member continues under another member id: the old commit may still arrive, but the partition gets another
+owner only after the old member has left the group.
 """
 
 from __future__ import annotations

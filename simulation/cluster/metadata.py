@@ -38,7 +38,7 @@ class Spot(NamedTuple):
     """A partition by its name and index, as clients identify it."""
 
     topic: str
-    index: int  # type: ignore[assignment]  # of the partition; it hides the method of tuples
+    index: int  # type: ignore[assignment]  # of the partition; hides the method `index` of tuples
 
 
 class Election(NamedTuple):
@@ -70,14 +70,17 @@ class Follower:
 
 @dataclass(eq=False)
 class MetadataWatch:
-    """check: raises Violation with the message unless the condition holds.  unclean: topics with unclean elections."""
+    """The checks of one generation of the quorum.
+
+    check: raises Violation with the message unless the condition holds.  unclean: topics with unclean elections.
+    """
 
     check: Check
     unclean: frozenset[str]
     seen: Counter[str]
     image: ClusterImage = field(default_factory=ClusterImage)
     identities: dict[Spot, list[LogKey]] = field(default_factory=dict)
-    """By name: all partitions that have ever had it, oldest first."""
+    """By name and index: the keys of all partitions that have ever had them, oldest first."""
     names: dict[LogKey, Spot] = field(default_factory=dict)
     topic_ids: set[UUID] = field(default_factory=set)
     """The ids of all topics that have ever existed."""
@@ -90,7 +93,7 @@ class MetadataWatch:
     supported_by: Callable[[int], int] = lambda _: METADATA_VERSION_MAX
     """Returns the highest feature level that the release on a node supports."""
     on_joined: Callable[[LogKey, frozenset[int]], None] = lambda *_: None
-    """Called with the brokers that their leader has added to the ISR."""
+    """Called with a partition, and the brokers that its leader has added to the ISR."""
     caching: frozenset[str] = frozenset()
     """Topics with write.caching."""
     asked_uncleanly: set[Spot] = field(default_factory=set)
@@ -103,7 +106,7 @@ class MetadataWatch:
     """Called with the image after each committed batch."""
     voters: VotersWatch = field(init=False)
     _min_isrs: dict[UUID, list[tuple[int, int]]] = field(default_factory=dict)
-    """By topic: each value of min.insync.replicas, with the end of the metadata from which on it is in force."""
+    """By topic: each value of min.insync.replicas, with the end offset of the metadata at which it came into force."""
     _digests: dict[int, str] = field(default_factory=dict)
     _batches: dict[int, Batch] = field(default_factory=dict)
     _epochs: dict[Spot, int] = field(default_factory=dict)
@@ -185,7 +188,7 @@ class MetadataWatch:
                 known.append((image.end_offset, value))
 
     def least_min_isr(self, topic_id: UUID, first: int, last: int) -> int:
-        """Return the lowest min.insync.replicas of a topic from one end of the metadata to another, both included."""
+        """Return the lowest min.insync.replicas of a topic from metadata offset `first` to `last`, both included."""
         known = self._min_isrs.get(topic_id, [])
         at_first = [value for end, value in known if end <= first][-1:]
         return min([*at_first, *(value for end, value in known if first < end <= last)], default=1)

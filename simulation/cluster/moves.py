@@ -39,7 +39,7 @@ CONNECT_S = 0.5
 REQUEST_S = 1.0
 VERSION = 2
 IN_MOVE_WAIT_S = 2.0
-"""How long to wait until a requested move has begun."""
+"""Maximum wait until a requested move has begun."""
 IN_MOVE_LOOK_S = 0.0007
 EXPECTED = frozenset(
     {
@@ -51,7 +51,7 @@ EXPECTED = frozenset(
 )
 
 _LOSSES = ("wipe", "last disk", "backup")
-"""After these, the facts of a move may be lost or outdated."""
+"""After these faults, the facts that a disk stores about a move may be lost or outdated."""
 _WAYS = ("kill", "power", "fails", "full", "hangs")
 
 
@@ -82,7 +82,7 @@ def drawn(random: Random, plan: ClusterPlan) -> ClusterPlan:
 
 @contextmanager
 def in_pieces(plan: ClusterPlan) -> Iterator[None]:
-    """Let moves copy as few bytes at a time as the plan says."""
+    """Limit the bytes that moves copy at a time to `plan.move_piece`."""
     if not plan.move_piece:
         yield
         return
@@ -143,7 +143,10 @@ class DirectoryMoves:
         self._world.bring_up(host.config.node_id)
 
     async def _damage(self, host: Host, number: int, way: str, fault: Fault) -> None:
-        """Let a disk fail once, be full for a time, or hang.  A broker that lost it restarts in half of the cases."""
+        """Let a disk fail once, be full for a time, or hang.
+
+        A broker that lost the disk restarts in half of the cases.
+        """
         disk = host.disks[number]
         setattr(disk, way, True)
         await self._injector.wait(fault.length_s)

@@ -70,7 +70,7 @@ _mutant = mutant_of(MUTANTS)
 
 @_mutant("a follower truncates its log to the watermark")
 def _cuts_at_the_watermark() -> list[Any]:
-    """As before KIP-101: committed records above the watermark that the follower knows are lost."""
+    """As before KIP-101: the follower loses committed records above the watermark that it knows."""
     follow = Replica.follow
 
     def cut(self: Replica) -> None:
@@ -129,7 +129,7 @@ def _producers_survive() -> list[Any]:
 
 @_mutant("an empty log matches any position")
 def _empty_logs_fit() -> list[Any]:
-    """For a replica whose log retention has emptied, only the bounds of the leader's log are checked, not epochs."""
+    """If retention has emptied a replica's log, only the bounds of the leader's log are checked, not epochs."""
     check = FetchService._check
 
     def by_bounds(self: FetchService, entry: Any, replica_id: int, found: Any) -> Any:
@@ -532,7 +532,7 @@ def _damage_is_dropped() -> list[Any]:
 
 @_mutant("a follower's position never moves back")
 def _followers_never_go_back() -> list[Any]:
-    """Its disk may have been restored from a backup meanwhile."""
+    """A follower whose disk was restored from a backup has a lower position than before."""
     on_fetch = LeaderState.on_fetch
 
     def furthest(self: LeaderState, broker_id: int, broker_epoch: int, end: int, *more: Any) -> bool:

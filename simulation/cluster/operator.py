@@ -1,8 +1,8 @@
 """An operator who follows the documentation when a replica cannot recover automatically.
 
-A partition of a topic with write.caching has no leader after all members of its ISR have stopped uncleanly: the
-operator requests an unclean election.  The operator replaces a damaged replica by a reassignment to other brokers and
-back, after all faults have ended.
+If all members of an ISR with write.caching have stopped uncleanly, the partition has no leader.  The operator then
+requests an unclean election.  After all faults have ended, the operator replaces each damaged replica: a reassignment
+moves it to another broker, and a second one moves it back.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Operator:
         return [(Spot(one.name, each.index), each) for one in topics for each in one.partitions if each is not None]
 
     def _leaderless(self) -> list[pb.TopicPartition]:
-        """Return the partitions with write.caching of which no replica is known to hold all committed records."""
+        """Return the leaderless partitions with write.caching without a replica known to hold all committed records."""
         caching = self._world.watch.metadata.caching
         return [
             pb.TopicPartition(topic=spot.topic, index=spot.index)

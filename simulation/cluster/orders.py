@@ -70,9 +70,10 @@ MORE_PARTITIONS = 3
 FENCED_AFTER_S = 2.5
 THROTTLE = 20_000
 FACTOR_MAX = 3
-"""The highest replication factor of a new topic.  With more brokers, its replicas can be moved away from a broker."""
+"""The highest replication factor of a new topic.  If there are more brokers than this, all replicas can be moved away
+from a broker."""
 EMPTY_S = 3.0
-"""How long to wait until a broker that is to be unregistered has no replicas."""
+"""Maximum time for moving all replicas away from a broker that will be unregistered."""
 CANCEL_S = 0.03
 """The longest time from the start of a reassignment to its cancellation."""
 
@@ -241,7 +242,10 @@ class Orders:
         await self.ask(rpcs.ALTER_REASSIGNMENTS, request, fault.length_s, random)
 
     async def _cancel(self, fault: Fault) -> None:
-        """Cancel all reassignments that are in progress.  If there are none, start some first: most complete soon."""
+        """Cancel all reassignments that are in progress.
+
+        If there are none, because most complete soon, start some first.
+        """
         random = self._random(fault)
         if not self._reassigning():
             await self._reassign(fault)

@@ -16,7 +16,7 @@ _mutant = mutant_of(MUTANTS)
 
 @_mutant("a batch behind one that was refused for the moment is reported as a loss")
 def _reports_losses() -> list[Any]:
-    """As Kafka does.  librdkafka then writes batches twice whose answer was lost."""
+    """As Kafka does.  librdkafka then writes a batch twice if its answer was lost."""
     return [patch.object(RefusedBatches, "cause", lambda *refusal: None)]
 
 

@@ -1,6 +1,6 @@
 """Idempotent producers with several batches of each partition in flight, like the producers of other clients.
 
-Theory of operation.  Each partition has two lanes, and each lane has one producer after the other.  A producer numbers
+Theory of operation.  Each partition has two lanes, and each lane runs one producer after another.  A producer numbers
 its batches, and sends them over the connection to the leader without waiting for answers, until `ClusterPlan.in_flight`
 batches are unanswered.  The leader answers in order.  After a retriable error, the producer sends nothing more until
 the later batches are answered as well.  Then it looks up the leader, and sends all batches that are not acknowledged
@@ -47,9 +47,9 @@ REQUEST_S = 1.0
 TIMEOUTS_MS = (100, 300, 1000)
 """How long leaders wait for replicas.  A batch that is answered with a timeout is in the log."""
 TOGETHER = 0.6
-"""The share of batches that are sent immediately after the one before."""
+"""The share of batches that are sent immediately after the previous batch."""
 BATCHES = (3, 10, 10_000)
-"""How many batches a producer sends, before another one continues with a producer id of its own."""
+"""The numbers of batches after which a lane replaces its producer by one with a new producer id."""
 RETRY_S = (0.01, 0.1)
 PAUSE_S = 0.2
 _PRODUCE_VERSION = 9
@@ -57,7 +57,7 @@ _PRODUCE_VERSION = 9
 
 @dataclass(eq=False, slots=True)
 class _Batch:
-    """A batch that is not acknowledged.  deadline: when its producer gives up.  error: the last answer to it."""
+    """A batch that is not acknowledged.  deadline: when its producer gives up.  error: the last error answered."""
 
     sequence: int
     marks: tuple[Mark, ...]
@@ -85,7 +85,7 @@ class Pipelines:
     async def run(self, name: str) -> None:
         """Write to the first partitions of each topic.
 
-        In each partition, one lane begins with a shared producer id.
+        In each partition, one lane begins with a producer id that all partitions share.
         """
         plan = self.world.plan
         async with self._new_client() as cluster, asyncio.TaskGroup() as lanes:
@@ -99,7 +99,7 @@ class Pipelines:
 
 
 class Lane:
-    """One partition, with one producer after the other."""
+    """One lane: the producers that write to one partition, one after another."""
 
     def __init__(self, pipelines: Pipelines, cluster: Cluster, topic: TopicPlan, spot: Spot, random: Random) -> None:
         self.pipelines = pipelines
@@ -129,7 +129,7 @@ class Producer:
     """One producer epoch in one partition.
 
     batches: the batches that are not acknowledged, in the order of their sequences.
-    batches_max: how many batches it sends.
+    batches_max: the number of batches that it sends.
     """
 
     def __init__(self, lane: Lane, identity: tuple[int, int], batches_max: int) -> None:

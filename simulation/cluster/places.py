@@ -1,8 +1,9 @@
 """D3 and L14: each replica is in one directory of its broker, even if the broker crashes during a move.
 
 After each start, a replica is in the directory in which the previous process had it.  If that process ended while a
-move was being decided, or the source failed at that moment, the replica is in either of the two directories.  Only a
-directory that was offline may hold a second copy, because its replicas may have been created anew elsewhere.
+move was being decided, or the source of the move failed at that moment, the replica is in either of the two
+directories.  Only a directory that was offline may hold a second copy, because its replicas may have been created anew
+elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class PlaceWatch:
         self._failed: defaultdict[int, set[UUID]] = defaultdict(set)
         """By broker: the directories that have ever failed in one of its processes."""
         self._unknown: defaultdict[int, dict[LogKey, UUID]] = defaultdict(dict)
-        """By broker and replica: the target, if the source has failed while the move was decided."""
+        """By broker and replica: the target of a move whose source failed while the move was decided."""
 
     def watch(self, run: BrokerRun) -> None:
         """Follow the moves of a process that is about to run."""

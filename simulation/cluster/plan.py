@@ -36,7 +36,7 @@ RESULTS = "results"
 QUEUE = "queue"
 """The topic whose records the workers of a share group complete."""
 LETTERS = "dlq.queue"
-"""The dead-letter topic of that group."""
+"""The dead-letter topic of the share group."""
 
 
 STATE_TOPICS = (CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE)
@@ -50,7 +50,7 @@ class TopicPlan:
     """A topic that exists from the beginning.
 
     unclean: leaders that lack records may be elected.  passing: it may be deleted and recreated at any time.
-    retention_ms, retention_bytes: older records, and those beyond this size, may be deleted; -1: no limit.
+    retention_ms, retention_bytes: the age and log size above which records may be deleted; -1: no limit.
     """
 
     name: str
@@ -63,7 +63,7 @@ class TopicPlan:
     compression: str = "producer"  # compression.type: the codec of its batches in the log
     retention_ms: int = -1
     retention_bytes: int = -1
-    caching: bool = False  # write.caching: acknowledged records may be on no disk
+    caching: bool = False  # write.caching: acknowledged records may be on no disk yet
     compaction: Compaction | None = None
 
     @property
@@ -92,12 +92,12 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """How brokers maintain their logs in a run: much more often than in production, so that the run covers it.
+    """How brokers maintain their logs in a run: much more often than in production, so that the run covers this work.
 
-    interval_s: between two rounds of maintenance.  segment_bytes, segment_ms: the size and age at which a new
+    interval_s: the time between two rounds of maintenance.  segment_bytes, segment_ms: the size and age at which a new
         segment begins.  checkpoint_bytes: the size of the appends between two checkpoints.
-    index_bytes: the size of the log for each entry of an index.  strays_ms: how long a stray is kept.
-    producers_ms: the silence after which a producer expires.
+    index_bytes: the bytes of the log between two entries of an index.  strays_ms: how long a stray is kept.
+    producers_ms: the time without requests after which a producer expires.
     cleaner_ms: how long the cleaner waits if no log is due.  map_memory: bytes of its map of keys.
     """
 
@@ -144,7 +144,7 @@ class ClusterPlan:
     converts: bool  # convert quorum messages to the wire format of production
     slow_disks: tuple[tuple[int, int], ...]  # nodes with slow disks until all faults end, and the longest sync in ms
     real_files: bool  # use real data directories; no disk fails in such a run
-    upkeep: Upkeep | None  # None: as in production, so it never happens within a run
+    upkeep: Upkeep | None  # None: as in production, which is too rare to occur within a run
     real_store: bool  # quorum disks are SQLite databases on real files; none of them fails
     older_releases: tuple[int, ...]  # nodes that start with a release without the newest feature level
     faults: tuple[Fault, ...]
@@ -160,11 +160,11 @@ class ClusterPlan:
     drivers: tuple[int, ...] = ()  # by transaction scope: how many drivers use it
     executors: int = 0  # hosts on which producers of scopes run
     results_partitions: int = 0
-    letter_partitions: int = 0  # of the dead-letter topic of the share group; 0: it has none
+    letter_partitions: int = 0  # of the share group's dead-letter topic; 0: there is none
     letter_copies: bool = False  # dead letters have copies of their records
-    rest: Rest | None = None  # of the workers; None: they fetch until the end
+    rest: Rest | None = None  # of the workers; None: the workers fetch until the end
     move_piece: int = 0  # bytes that a move between directories copies at a time; 0: replicas do not move
-    in_flight: int = 0  # batches of a partition that a pipelining producer has in flight; 0: there is none
+    in_flight: int = 0  # batches of a partition that a pipelining producer has in flight; 0: no such producer
     parked_produces: int = 0  # the limit of brokers for produces that wait for replicas; 0: as in production
 
     @property
@@ -254,7 +254,7 @@ class ClusterPlan:
 
     @property
     def wipes(self) -> bool:
-        """Return whether a broker loses data on its disk.  Then every acknowledgement must need two replicas."""
+        """Return whether a broker loses data on its disk.  Then each acknowledgement must require two replicas."""
         return any(fault.kind in ("wipe", "last disk", "bit rot", "backup") for fault in self.faults)
 
     @property
@@ -264,7 +264,7 @@ class ClusterPlan:
 
     @property
     def forgets_producers_s(self) -> float:
-        """The silence after which a producer expires."""
+        """The time without requests after which a producer expires."""
         return DAY_MS / 1000 if self.upkeep is None else self.upkeep.producers_ms / 1000
 
     def only(self, numbers: set[int]) -> ClusterPlan:

@@ -32,7 +32,7 @@ def deletable(plan: ClusterPlan) -> list[TopicPlan]:
 def drawn(random: Random, plan: ClusterPlan) -> ClusterPlan:
     """Let clients delete records in some runs, unless data on disks is lost or goes back to an earlier state.
 
-    Reassignments follow, because new replicas begin where the leader's log does.
+    In half of these runs, a reassignment follows, because the log of a new replica begins at the leader's log start.
     """
     uncertain = plan.wipes or plan.rebuilds or any(topic.caching for topic in plan.topics)
     if random.random() >= SHARE or uncertain or not deletable(plan):
@@ -53,7 +53,7 @@ class RecordDeletions:
         self.actions: dict[str, Action] = {DELETE_RECORDS: self._delete}
 
     async def _delete(self, fault: Fault) -> None:
-        """Delete the records below an offset that is already committed, which may be within a batch."""
+        """Delete the records below a committed offset.  The offset may be within a batch."""
         world, random = self._world, Random(f"cluster deletion {self._world.plan.seed} {fault.number}")
         topic = random.choice(deletable(world.plan))
         spot = Spot(topic.name, random.randrange(topic.partitions))

@@ -3,7 +3,7 @@
 Theory of operation.  This module simulates a newer release, which supports one level more than this one: for the code
 of each simulated process, the highest supported level depends on its host.  An administrator raises the level while
 nodes of both releases work, and replaces the older release node by node.  A node of the older release that meets the
-newer level must end and name it; its operator then starts the newer release on the same disks.
+newer level must end with an error that names the level.  An operator then starts the newer release on the same disks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NEWER = METADATA_VERSION_MAX + 1
 SHARE = 0.12
 KINDS = ("raise level", "newer release")
 OPERATOR_S = (0.2, 1.5)
-"""How soon an operator starts the newer release on a node that ended because it needs it."""
+"""The delay until an operator starts the newer release on a node that ended because it lacks a level."""
 ORDERLY_S = 2.0
 
 
@@ -81,7 +81,7 @@ class Releases:
         return {"raise level": raise_level, "newer release": self._replace}
 
     async def _replace(self, fault: Fault) -> None:
-        """Stop the node, orderly or not, and start the newer release in its place."""
+        """Stop or kill the node, and start the newer release in its place."""
         host = self._world.hosts[fault.nodes[0]]
         process = host.process
         if fault.amount < 0.7:

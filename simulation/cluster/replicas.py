@@ -31,7 +31,7 @@ class ReplicaWatch:
         clock: Callable[[], float],
         forgets_s: float,
     ) -> None:
-        """clock: true time.  forgets_s: how long a silent producer is remembered at least."""
+        """clock: true time.  forgets_s: the shortest time for which a producer without requests is remembered."""
         self._evidence = evidence
         self._disks = disks
         self._deletions = deletions
@@ -40,7 +40,7 @@ class ReplicaWatch:
         self._forgets_s = forgets_s
         self._compacted = CompactionWatch(evidence, clock)
         self._leaders: dict[tuple[LogKey, int], BrokerRun] = {}
-        """By partition and leader epoch."""
+        """By partition and leader epoch: the broker that leads."""
 
     def watch(self, run: BrokerRun) -> None:
         """Follow the roles and watermarks of the replicas in a process that is about to run."""
@@ -82,7 +82,7 @@ class ReplicaWatch:
             return
         end = copy.compared = min(copy.compared, history.end)
         begin, stop = (copy.log.start_offset, end) if changed is None else (changed.start, min(changed.stop, end))
-        if begin < stop:  # otherwise the segment is above the compared records, which must not count as compared
+        if begin < stop:  # a segment above the compared records must not count as compared
             self._compare(run, history, copy, stop, begin)
         self._compacted.read_whole(run, history, copy.log, end)
 
@@ -196,7 +196,7 @@ class ReplicaWatch:
             evidence.note(f"{run.node_id} leads epoch {leader.leader_epoch} of {history}, {position}")
         self._check_only_leader(run, replica.key, leader.leader_epoch)
         self._elections.start_history_over(history, copy, leader.leader_epoch)
-        # A leader may learn of its leadership when later leaders exist, and lack the records that they committed.
+        # A leader may learn of its leadership when later leaders exist.  It then lacks the records that they committed.
         newest = max(history.ends, default=0)
         end = history.end if leader.leader_epoch >= newest else history.ends.get(leader.leader_epoch, 0)
         begins_above = leader.high_watermark > end and self._elections.may_begin_above(history)

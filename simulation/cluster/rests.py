@@ -27,7 +27,7 @@ SHARE = 0.6
 
 
 def drawn(random: Random, plan: ClusterPlan) -> ClusterPlan:
-    """Add a rest of the workers to some runs with dead letters.  It begins while faults may begin."""
+    """Add a rest of the workers to some runs with dead letters.  The rest begins while faults still begin."""
     if not plan.letter_partitions or random.random() >= SHARE:
         return plan
     at_s = random.uniform(0.2, 0.9) * plan.chaos_s

@@ -1,4 +1,4 @@
-"""The permitted deletions: of records, computed from the records themselves, and of replicas that were set aside."""
+"""The permitted deletions of records, computed from the records themselves, and of replicas that were set aside."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Retention:
 
 
 class StrayWatch:
-    """I25: a replica that was set aside is kept for the configured time at least.
+    """I25: a replica that was set aside is kept for at least the configured time.
 
     clock: true time, in seconds.  kept_s: the configured time, measured by the fastest clock of a run.
     """
