@@ -244,7 +244,7 @@ class Orders:
     async def _cancel(self, fault: Fault) -> None:
         """Cancel all reassignments that are in progress.
 
-        If there are none, because most complete soon, start some first.
+        Most reassignments complete soon.  So start some first if none is in progress.
         """
         random = self._random(fault)
         if not self._reassigning():

@@ -1,8 +1,8 @@
-"""Drivers of transaction scopes.  A life of a driver is a process, which opens a run of the scope and ends the scope.
+"""Drivers of transaction scopes.  Each life of a driver is a process that opens a run of the scope and ends the scope.
 
-Without an answer to an end, a driver repeats the end, or has the sequence written again by other producers, or ends
-itself.  Now and then it ends the scope with an old sequence.  Some lives write a job into a scope of its own.  Others
-are strangers, who try to open the scope, and to begin a producer of it by an ordinary request.  A few reset the scope
+Without an answer to an end, a driver repeats the end, or has other producers write the sequence again, or ends itself.
+Now and then it ends the scope with an old sequence.  Some lives write a job into a scope of its own.  Others are
+strangers: they try to open the scope, and to begin one of its producers by an ordinary request.  A few reset the scope
 under another owner; the other drivers then use that owner.
 """
 
@@ -36,7 +36,7 @@ TASKS_S = 1.2
 """How long a driver waits for the reports of its tasks before it starts other producers."""
 TASKS = 3
 ROUNDS = 4
-"""How many times a driver starts producers for a sequence before it gives up."""
+"""Maximum number of times that a driver starts producers for a sequence."""
 SEQUENCES = 5
 STRANGER_SHARE, JOB_SHARE, RESET_SHARE = 0.1, 0.2, 0.06
 OLD_SHARE, TWIN_SHARE, REPLACE_SHARE, REPEAT_SHARE, COMPLETE_SHARE = 0.15, 0.35, 0.12, 0.15, 0.3
@@ -128,7 +128,7 @@ class Driver:
         name = f"job {next(self._shared.numbers)}"
         current = await self._open(name, name)
         await self._write(current, 1)
-        if self._random.random() < 0.2:  # the epoch is not known any more
+        if self._random.random() < 0.2:  # as after the loss of the epoch
             opened = await self._client.open(name, name, current.run.name, self._patience_s)
             self._watch.opened(current.run, opened.epoch, opened.last_sequence)
             current.opened = opened
@@ -145,7 +145,7 @@ class Driver:
                 raise
             self._seen["stranger refused"] += 1
         else:
-            self._shared.owners[self._scope] = owner  # nobody has opened it before
+            self._shared.owners[self._scope] = owner  # nobody had opened the scope before
         values = {
             "transactional_id": scope_names.transactional_id(self._scope, "0 again"),
             "transaction_timeout": FINAL_TIMEOUT_MS,
@@ -237,7 +237,7 @@ class Driver:
         self._watch.aborted(attempts)
 
     async def _stage(self, current: _Open) -> list[Staged] | None:
-        """Return a producer of each task that has written everything; None if a task has none in time."""
+        """Return for each task a producer that has written everything; None if a task has no such producer in time."""
         tasks = range(self._random.randint(1, TASKS))
         reports: dict[int, Staged] = {}
         news = asyncio.Event()
@@ -266,13 +266,13 @@ class Driver:
         return None
 
     async def _replace(self, current: _Open, staged: Staged, report: Callable[[Staged], None]) -> None:
-        """Start a producer under the name of one that has written everything.  This aborts the earlier producer."""
+        """Start a producer under the name of a producer that has written everything, which aborts the latter."""
         self._seen["producer of a scope replaced"] += 1
         self._start(current, staged.task, report, staged.attempt.name)
         await asyncio.sleep(self._random.uniform(0, 0.5))
 
     def _start(self, current: _Open, task: int, report: Callable[[Staged], None], name: str = "") -> None:
-        """Start a producer.  name: the name of a producer of the same task, which it replaces; empty: a new name."""
+        """Start a producer.  name: the name of the producer to replace, of the same task; empty: a new name."""
         random = self._random
         name = name or f"{task}.{next(self._shared.numbers)}"
         timeout_ms = FINAL_TIMEOUT_MS if self.is_last else random.randint(*PRODUCER_TIMEOUT_MS)

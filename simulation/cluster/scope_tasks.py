@@ -1,8 +1,9 @@
-"""Producers of transaction scopes, each a process on one of the hosts for them, like the task attempts of Spark.
+"""Producers of transaction scopes.  Each is a process on a host for producers, like a task attempt of Spark.
 
 A producer begins under the name of an attempt, writes into several partitions, and reports to its driver.  Some are
-killed, paused for longer than their timeout, fail, or abort themselves, even after their report.  Some write on after
-the end of their scope.  A few try to commit themselves, which only the end of their scope may do.
+killed, or paused for longer than their timeout.  Some fail, or abort themselves, even after their report.  Some
+continue to write after the end of their scope.  A few try to commit themselves, which only the end of their scope may
+do.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ REQUEST_S = 1.0
 BATCHES = 3
 BATCH_RECORDS = 2
 FIRST_WRITER = 2_000_000
-"""Above the writers of other producers."""
+"""Above the writer numbers of other producers."""
 KILL_SHARE, PAUSE_SHARE = 0.08, 0.08
 PAUSE_S = (0.3, 3.0)
 FAIL_SHARE, ABORT_SHARE, COMMIT_SHARE, CHANGE_SHARE = 0.05, 0.08, 0.04, 0.03
@@ -63,7 +64,7 @@ class Shared:
         """The processes of producers."""
 
     def _check(self, holds: bool, text: Callable[[], str]) -> None:
-        """Check a promise, unless a partition has lost records in an election that permits it."""
+        """Check a promise, unless a partition has lost records in a permitted unclean election."""
         answers = self.world.watch.answers
         self.world.watch.check(holds or any(map(answers.has_lost, TOPICS)), text)
 
@@ -99,7 +100,7 @@ class Task:
 
 
 def start(shared: Shared, task: Task, random: Random) -> None:
-    """Start a producer on one of the hosts.  Some are killed or paused, independently of their driver."""
+    """Start a producer on one of the hosts.  Some producers are killed or paused, independently of their driver."""
     world = shared.world
     host = random.choice(world.plan.executor_hosts)
     process, _ = world.start_process(host, _Writer(shared, task, Random(random.getrandbits(64))).run())

@@ -1,8 +1,9 @@
 """The check of transaction scopes: compares the records that readers see with the requests of drivers.
 
-I42: A record of a scope's producer becomes visible only if an end names its producer.  For each sequence, exactly the
-producers of one end become visible: all of them, and no other.  This end is the one that was acknowledged as a change
-of the scope, if there is one, and it was not refused.  Once the scope is open again, all of them are visible.
+I42: A record of a scope's producer becomes visible only if a request to end the scope (an *end*) names the producer.
+For each sequence, exactly the producers of one end become visible: all of them, and no other.  This end was not
+refused.  If an end was acknowledged as a change of the scope, it is this one.  Once the scope is open again, all
+its producers are visible.
 I43: An end whose sequence is not greater than the stored one changes nothing, and a stored sequence is never lost.
 I44: Once a run of a scope has been acknowledged, no earlier run begins a producer or changes the scope.
 I45: A scope has one owner, until another one resets it.  Ordinary requests neither begin nor commit its producers.
@@ -14,10 +15,10 @@ of the same topic compares the markers with the records that readers get (I33), 
 each other (I34).
 
 An end without an answer may have been decided or not.  So the check keeps all ends of a sequence (`Decision`).  It
-rules out those that contradict an answer or the visible producers, and reports a violation when none is left.
+rules out the ends that contradict an answer or the visible producers, and reports a violation when none is left.
 
 An owner that takes a scope over begins with new sequences.  So a sequence belongs to an owner (`_Tenure`), and each
-reset is made by an owner of its own.
+reset has a new owner.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ class Attempt:
 class End:
     """A request to end a scope, which may be repeated.
 
-    problem: why it must not change anything, according to the answers before it was first sent, or to later events that
-        rule it out; None if it may.
+    problem: why the end must not change anything; None if it may.  The reason is an answer that arrived before the end
+        was first sent, or a later event.
     """
 
     run: ScopeRun
@@ -93,7 +94,7 @@ class End:
 class Decision:
     """All ends of one sequence.
 
-    shown: the producers in these ends that became visible.  hidden: those that were aborted.
+    shown: the producers in these ends that became visible.  hidden: the aborted ones.
     acknowledged: the end that was acknowledged as the one that changed the scope.
     """
 
@@ -134,7 +135,7 @@ class _Tenure:
 class _Scope:
     """newest: the acknowledged run with the highest epoch.  resetters: all owners that have asked to reset the scope.
 
-    epochs: the acknowledged runs.
+    epochs: the acknowledged runs, by epoch.
     """
 
     newest: ScopeRun | None = None
@@ -180,7 +181,7 @@ class ScopeWatch:
         """Note, and check, that a run was acknowledged."""
         scope, tenure = self._scope(run.scope), self._tenure(run)
         if run.epoch != NO_EPOCH:
-            run.epoch = max(run.epoch, epoch)  # opened once more, perhaps after its deletion
+            run.epoch = max(run.epoch, epoch)  # opened once more, perhaps after the scope was deleted
             return
         run.epoch = epoch
         before = max((one for one in scope.epochs if one < epoch), default=None)
@@ -230,7 +231,7 @@ class ScopeWatch:
         return self._scope(run.scope).epoch > run.epoch
 
     def begun(self, run: ScopeRun, name: str, identity: tuple[int, int], *, was_fenced: bool) -> Attempt:
-        """Note, and check, that a producer has begun.  was_fenced: the run was fenced when this was asked for."""
+        """Note, and check, that a producer has begun.  was_fenced: the run was fenced when it was asked for."""
         self.check(not was_fenced, lambda: f"I44: producer {name} of {run} begins, although a later run has begun")
         self._ledger.begun(f"{run.scope}/{name}", identity)
         attempt = Attempt(run, name, self._ledger.new_transaction(0, identity))

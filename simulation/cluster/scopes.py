@@ -21,7 +21,7 @@ from simulation.cluster.world import ClusterWorld
 
 KILL_SHARE, PAUSE_SHARE = 0.2, 0.15
 FATE_S = 3.0
-"""The latest time at which a driver is killed or paused, from its start."""
+"""The longest time from the start of a driver until it is killed or paused."""
 PAUSE_S = (0.3, 3.0)
 
 
@@ -89,7 +89,7 @@ class Scopes:
                 await asyncio.sleep(random.uniform(0, 0.2))
 
     def end_producers(self) -> None:
-        """Kill all producers.  Their timeouts abort what they have begun."""
+        """Kill all producers.  Their open transactions are aborted by timeouts."""
         for process in self.shared.processes:
             process.kill()
 

@@ -5,7 +5,7 @@ sent before the previous one was answered.  The checks I20 and I22 cover every p
 
 No answer reports a loss while an earlier batch must still be sent again.  `OUT_OF_ORDER_SEQUENCE_NUMBER` means that
 the leader lacks records that it had acknowledged.  After this error, librdkafka begins a new producer epoch, and sends
-under that epoch all batches whose answers it does not know.  The log does not recognise batches that it already has.
+under that epoch all batches whose answers it does not know.  The log then cannot recognise those that it already has.
 """
 
 from __future__ import annotations

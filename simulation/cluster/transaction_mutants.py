@@ -58,8 +58,8 @@ def _aborted_are_forgotten() -> list[Any]:
 def _unverified() -> list[Any]:
     """As before KIP-890: the leader does not ask the coordinator, and does not need its answer.
 
-    Ignoring only the answer would change nothing, except if a marker arrives between the answer and the append: the
-    leader refuses a batch if the coordinator has not confirmed its transaction.
+    A leader refuses a batch if the coordinator has not confirmed its transaction.  So ignoring only the answer would
+    change nothing, unless a marker arrived between the answer and the append.
     """
     return [
         patch.object(ProduceService, "_verify", lambda self, produce, replica, transactional_id, support: None),
@@ -69,7 +69,7 @@ def _unverified() -> list[Any]:
 
 @_mutant("a marker does not end the transaction for its producer's epoch")
 def _markers_do_not_fence() -> list[Any]:
-    """Neither a marker nor a coordinator compares epochs with those that the log has."""
+    """The log accepts batches with an older epoch, and does not need the coordinator's confirmation."""
     check = ProducerState._check_sequence
 
     def any_epoch(self: ProducerState, batch: Any, log_start_offset: int) -> Any:

@@ -1,4 +1,4 @@
-"""The part of a batch in a transaction, as its header and its marker give it."""
+"""The transaction of a batch, as the header and the marker of the batch give it."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Each transactional id has one producer, or two that fence each other.  A produce
 into several partitions, some of them with an offset of a consumer group, and commits or aborts them.  Now and then it
 waits for longer than its timeout before the end, or gets a new epoch without an end.
 
-A request without an answer may still reach a broker much later.  With the first version of transactions, such an EndTxn
+A request without an answer may still reach a broker much later.  With the first version of transactions, a late EndTxn
 could end the next transaction of the same epoch (KIP-890).  So a producer gets the next epoch after a transaction in
 which a request had no answer.
 """
@@ -47,7 +47,7 @@ REQUEST_S = 1.0
 BATCHES = 2
 BATCH_RECORDS = 2
 FIRST_WRITER = 1_000_000
-"""Above the writers of other producers, which are counted from 1."""
+"""Above the writer numbers of other producers, which are counted from 1."""
 
 Versions = {
     Api.INIT_PRODUCER_ID: 4,
@@ -82,7 +82,7 @@ class Transactions:
         self.new_client = new_client
 
     def _check(self, holds: bool, text: Callable[[], str]) -> None:
-        """Check a promise, unless a partition has lost records in an election that permits it."""
+        """Check a promise, unless a partition has lost records in a permitted unclean election."""
         answers = self.world.watch.answers
         topics = (LEDGER, TRANSACTION_STATE, CONSUMER_OFFSETS)
         self.world.watch.check(holds or any(answers.has_lost(topic) for topic in topics), text)
@@ -106,7 +106,7 @@ class Transactions:
             await link.close()
 
     async def fetch_offset(self, link: CoordinatorLink, place: int, patience_s: float) -> int:
-        """Return the committed offset of a place."""
+        """Return the offset that is committed for the partition `place`."""
         reply = await link.ask(
             (GROUP_KEY, GROUP),
             Api.OFFSET_FETCH,
@@ -362,7 +362,7 @@ class _Reader:
 
 
 def _code_of(reply: Any) -> int:
-    """Return the code of an answer, or the first one of an AddPartitionsToTxn."""
+    """Return the code of an answer.  An answer to AddPartitionsToTxn counts as its first error."""
     if hasattr(reply, "error_code"):
         return int(reply.error_code)
     codes = [

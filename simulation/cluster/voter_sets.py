@@ -9,7 +9,7 @@ from quorum.core.types import Batch, TargetVoters, Voters, VoterSet
 
 
 class VotersWatch:
-    """The voters and their target according to the committed log, of which each batch is passed to `committed` once."""
+    """The voters and the target set according to the committed log.  `committed` gets each committed batch once."""
 
     def __init__(self, check: Callable[[bool, Callable[[], str]], None], seen: Counter[str]) -> None:
         self._check = check

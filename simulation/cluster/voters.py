@@ -1,7 +1,7 @@
 """Changes of the voters while brokers run: voters added, removed and replaced, target sets, voters inside brokers.
 
-An administrator requests the changes.  `voter_sets.py` checks that consecutive sets differ by one voter, and this
-module that every node ends with the voters of the log.  A run loses at most one disk of a voter, and only if the
+An administrator requests the changes.  `voter_sets.py` checks that consecutive sets differ by one voter.  This module
+checks that every node ends with the voters of the log.  A run loses at most one disk of a voter, and only if the
 remaining voters are a majority.
 """
 
@@ -29,9 +29,9 @@ TARGET_MAX = 5
 REPLACED_S = 8.0
 """How long an administrator repeats the request to replace a lost disk; this is longer than the faults last."""
 OPEN_S = 10.0
-"""How long the end of a run waits for nodes that start, before it decides whether a majority of the voters is left."""
+"""Maximum wait for starting nodes at the end of a run, before the decision whether a majority of the voters is left."""
 CANCELLED_S = 10.0
-"""How long the end of a run waits for a target before it cancels it."""
+"""Maximum wait for a target set at the end of a run, before the target is cancelled."""
 
 
 def drawn(random: Random, plan: ClusterPlan) -> tuple[int, list[Fault]]:
@@ -112,7 +112,7 @@ class VoterOrders:
         await self._ask(add_request(host, replace=True), REPLACED_S, self._random(fault))
 
     def _may_lose(self, amount: float) -> Host | None:
-        """Return a quorum node whose disk may be lost: every known voter set still has a majority of its disks."""
+        """Return a quorum node whose disk may be lost: every known voter set keeps a majority of its disks."""
         world = self._world
         planes = [host.plane for host in world.hosts.values() if host.plane is not None]
         sets = [world.watch.metadata.voters.voters, *(plane.node.core.history.current for plane in planes)]
@@ -131,8 +131,8 @@ class VoterOrders:
     async def is_majority_left(self) -> bool:
         """Return False if no leader can be elected, because the run has lost the disk of a voter.
 
-        The answer follows from the logs of the nodes, so it waits for those that are starting.  At the end of the
-        faults that may be all of them.
+        The answer follows from the logs of the nodes, so this method first waits for nodes that are starting.  At the
+        end of the faults, all nodes may be starting.
         """
         if not self._has_lost_one:
             return True
@@ -145,9 +145,10 @@ class VoterOrders:
     def has_candidate(self) -> bool:
         """Return False if the loss of a disk, together with a removal, has left no node that can be elected.
 
-        The leader may accept a removal until it misses the fetches of the voter whose disk was lost.  Without a
-        majority of the new set it cannot commit that removal, and it votes for no shorter log.  A candidate needs the
-        votes of a majority of the set in its own log, and a voter grants one if its log is not longer.
+        The leader may accept the removal of a voter until it misses the fetches of the voter whose disk was lost.
+        Without a majority of the new set, the leader cannot commit that removal, and it votes for no shorter log.  A
+        candidate needs the votes of a majority of the set in its own log.  A voter grants its vote if its own log is
+        not longer.
         """
         planes = [host.plane for host in self._world.hosts.values() if host.plane is not None]
         cores = [plane.node.core for plane in planes]
@@ -159,7 +160,7 @@ class VoterOrders:
         )
 
     async def settle(self) -> None:
-        """Wait until a target is reached, or cancel it."""
+        """Wait until the target set is reached, or cancel it."""
         world = self._world
         loop = asyncio.get_running_loop()
         end = loop.time() + CANCELLED_S

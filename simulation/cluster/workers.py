@@ -1,16 +1,17 @@
 """Workers of a share group (KIP-932): each accepts the records of a queue with the product's own `ShareConsumer`.
 
 I40: While a member certainly holds the lock on a record, no other member receives it.  I41: A record is not delivered
-once its acceptance or rejection has been acknowledged.  (Both hold unless a partition lost records in an election that
-permits it.)  L12: After healing, every committed record of the queue is accepted or rejected.
+once its acceptance or rejection has been acknowledged.  (Both hold unless a partition lost records in a permitted
+unclean election.)  L12: After healing, every committed record of the queue is accepted or rejected.
 
-In some runs the group has a dead-letter topic.  I46: A record of which a dead letter is committed is not delivered, and
-no acceptance of it is acknowledged, before or after.  A letter with a copy has the contents of its record.  L12 then
-also requires that each record whose rejection was acknowledged, or that was delivered too often, has a letter.
+In some runs the group has a dead-letter topic.  I46: Once a dead letter of a record is committed, the record is not
+delivered.  No acceptance of such a record is acknowledged, before or after.  A letter with a copy has the contents of
+its record.  L12 then also requires that each record whose rejection was acknowledged, or that was delivered too often,
+has a letter.
 
 Locks are not durable: a new leader of the partition delivers a locked record again.  So I40 compares only deliveries of
-one `LedShare`.  A broker also releases the records of a member whose connection breaks, which the member learns later.
-So a second delivery counts as wrong only if the first member's connection is still intact `RESET_S` later.
+one `LedShare`.  A broker also releases the records of a member whose connection breaks.  The member learns of the break
+later.  So a second delivery counts as wrong only if the first member's connection is still intact `RESET_S` later.
 
 A leader that has not learned of its successor does not know what the successor has completed.  So I41 permits it to
 deliver such a record.
@@ -164,7 +165,7 @@ class QueueWatch:
         )
 
     def lacks_letter(self, record: Record) -> bool:
-        """Return whether a rejection was acknowledged of a record that has no dead letter."""
+        """Return whether the record lacks a dead letter although its rejection was acknowledged."""
         done = self.completed.get(record)
         return done is not None and done.is_rejection and record not in self.letters
 
@@ -195,8 +196,8 @@ class Workers:
         self.are_diligent = False
         """At the end, workers only accept records, without a pause.
 
-        Before, a worker with a batch of five records lets locks of the batch expire in nearly half of its batches, so
-        that it completes about six records per second; a queue may then need a minute."""
+        Before that, a worker with batches of five records lets locks expire in nearly half of its batches.  It then
+        completes about six records per second, so a queue may need a minute."""
         self.working = asyncio.Event()
         """Cleared while the workers rest; see `rests.py`."""
         self.working.set()
@@ -208,11 +209,11 @@ class Workers:
             world.watch.evidence.on_committed.append(self._on_committed)
 
     def _check(self, holds: bool, text: Callable[[], str]) -> None:
-        """Check a promise, unless a partition has lost records in an election that permits it."""
+        """Check a promise, unless a partition has lost records in a permitted unclean election."""
         self.world.watch.check(holds or self.has_lost(), text)
 
     def has_lost(self) -> bool:
-        """Return whether records were lost that decide which records of the queue are complete."""
+        """Return whether a topic that decides which records of the queue are complete has lost records."""
         return any(map(self.world.watch.answers.has_lost, (QUEUE, LETTERS, SHARE_GROUP_STATE, CONSUMER_OFFSETS)))
 
     def _on_committed(self, history: History, batch: Committed) -> None:
@@ -268,7 +269,7 @@ class Workers:
         return found
 
     def share_at(self, node_host: str, place: Place) -> LedShare | None:
-        """Return the share partition at the broker on this host, if it has loaded it."""
+        """Return the share partition at the broker on this host; None if the broker has not loaded it."""
         broker = next((host.broker for host in self.world.brokers if host.name == node_host), None)
         return None if broker is None else broker.role.shares.partitions.known(ShareKey(GROUP, *place))
 

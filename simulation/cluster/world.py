@@ -123,7 +123,8 @@ class ClusterWorld(World):
         self.watch.evidence.note = self.show if traced else None
         self.healed = False
         self.late_batch: Callable[[str, str, Spot], float | None] = lambda producer, transactional_id, spot: None
-        """Returns how long a transactional producer waits for its next batch if that is late; see `late_batches.py`."""
+        """Returns a transactional producer's timeout for its next batch; None if that batch is not late.  See
+        `late_batches.py`."""
         self.violation: str | None = None
         self.broken = asyncio.Event()
         self.written = self.acknowledged = self.consumed = 0
@@ -142,7 +143,7 @@ class ClusterWorld(World):
             for disk in host.disks:
                 self._strays.attach(disk)
         self.generation = 0
-        """How often the quorum was rebuilt."""
+        """The number of times that the quorum was rebuilt."""
         self.refused: set[str] = set()
         """Hosts that were refused because their disk belongs to a voter of an earlier generation."""
         self.is_expected: Callable[[Host, QuorumlogError], bool] = lambda host, failure: False
@@ -244,7 +245,7 @@ class ClusterWorld(World):
         if process is not None and host.process is process:
             process.kill()
             self._ended(host, power=False)
-            if self.healed or (is_outlived and host.name not in self.refused):  # its fault has just ended
+            if self.healed or (is_outlived and host.name not in self.refused):  # the fault has just ended
                 self.loop.call_soon(self.bring_up, host.config.node_id, context=Context())
 
     def _is_outlived(self, host: Host, failure: BaseException | None) -> bool:

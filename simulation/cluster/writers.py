@@ -29,7 +29,7 @@ def must_never_fail(world: ClusterWorld, topic: TopicPlan) -> bool:
 
 
 def report_failure(world: ClusterWorld, topic: TopicPlan, error: ClusterError, promised: bool) -> None:
-    """Count the end of a producer, and check that it was permitted.  promised: it must never fail."""
+    """Count the end of a producer, and check that it was permitted.  promised: the producer must never fail."""
     watch = world.watch
     promised = promised and not watch.answers.has_lost(topic.name)
     watch.check(not promised, lambda: f"I22: a producer of {topic.name} is refused: {error.message}")
