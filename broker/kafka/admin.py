@@ -1,4 +1,4 @@
-"""Topic administration over the Kafka protocol: forwards requests to the active controller, translates its replies."""
+"""Topic administration over the Kafka protocol: forwards requests to the controller and translates its replies."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def is_ok(result: pb.Result) -> bool:
 
 
 def whole_failure(reply: Message) -> pb.Result | None:
-    """Return the error of a request as a whole; None if its single results count."""
+    """Return the error that applies to a whole request; None if its parts have results of their own."""
     result = result_of(reply)
     return None if is_ok(result) else result
 
@@ -163,7 +163,7 @@ async def delete_topics(forwarder: Forwarder, request: Any, image: ClusterImage)
         message.names.extend(request.topic_names)
     else:
         for topic in request.topics:
-            if (topic.name is None) == (topic.topic_id is None):  # both could name different topics
+            if (topic.name is None) == (topic.topic_id is None):  # the name and the id could belong to different topics
                 text = "name the topic either by its name or by its id"
                 refusal = pb.Result(error=ApiError.INVALID_REQUEST, message=text)
                 responses.append(_topic_refusal(topic.name, refusal, topic.topic_id))
@@ -182,7 +182,7 @@ async def delete_topics(forwarder: Forwarder, request: Any, image: ClusterImage)
     for deleted in reply.topics:
         topic_id = UUID(bytes=deleted.topic_id) if deleted.topic_id else None
         name: str | None = deleted.name
-        if not name and topic_id is not None:  # the request named an id; without an id, it named the empty topic name
+        if not name and topic_id is not None:  # the request named only the id
             name = image.topics[topic_id].name if topic_id in image.topics else None
         values = _topic_refusal(name, deleted.result, topic_id)
         if is_ok(deleted.result):

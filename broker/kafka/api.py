@@ -6,8 +6,8 @@ protocol's numbers (`KafkaCode`); 0 is success.  End offsets are exclusive.
 
 Rules for handlers:
 
-- `start_produce` appends to each partition in the order of its calls.  Calling it in the order in which requests
-  arrived on a connection therefore keeps a producer's order; its future is awaited afterwards.
+- `start_produce` appends to each partition in the order of its calls.  To keep a producer's order, handlers call it in
+  the order in which requests arrived on a connection.  They await the futures afterwards.
 - `Replicas` keeps the fetch sessions.  A handler passes `session_id` and `session_epoch` on unchanged, and answers with
   the `session_id` and exactly the `results` of the reply, in their order.
 - A batch in `FetchResult.records` is shared memory of the log: read it, never write it, and do not keep it.
@@ -65,7 +65,7 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL_TIMESTAMP = -4
 LATEST_TIERED_TIMESTAMP = -5
 EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
-"""Without remote storage, -4 is the log start, and nothing is or will be remote (-5, -6)."""
+"""Without remote storage, -4 is the log start.  -5 and -6 find nothing, because no record is or will be remote."""
 
 UP_TO_WATERMARK = -1
 """`offset` of a request that deletes all committed records."""
@@ -146,9 +146,9 @@ class FetchPlan(msgspec.Struct, frozen=True):
 class FetchResult(msgspec.Struct, frozen=True):
     """The answer for one partition.
 
-    topic_id, topic: as in the request; the one that it did not name is filled in if the image has the topic.
+    topic_id, topic: as in the request; the other one is filled in if the image has the topic.
     records: whole batches, the first always whole even above max_bytes; empty = nothing new.
-    last_stable_offset: the end of the decided records for a reader of committed ones; otherwise the high watermark.
+    last_stable_offset: for a reader of committed records, the end of the decided ones; otherwise the high watermark.
     aborted: for such a reader, the aborted transactions with records in `records`, in the order of their markers.
     diverging_epoch, diverging_end: not -1 if the fetcher must truncate before it continues (KIP-595).
     preferred_replica: the broker from which the consumer should read instead; -1 = this one.
@@ -227,7 +227,7 @@ class Groups(Protocol):
         ...
 
     def call(self, partition: int, request: GroupRequest, size: int) -> asyncio.Future[Any]:
-        """Send a request, whose groups are all in this partition, to the coordinator.
+        """Send a request to the coordinator of this partition, which holds all groups of the request.
 
         The future gets the response, or the `KafkaCode` of a refusal; it never raises.  The caller cancels the future
         when the client disconnects.
@@ -286,7 +286,7 @@ class Shares(Protocol):
     def led(self) -> Sequence[int]: ...
 
     def call(self, request: StateRequest) -> asyncio.Future[Any]:
-        """Send a request to the share coordinator on this broker; as `Groups.call`."""
+        """Send a request to the share coordinator on this broker; see `Groups.call`."""
         ...
 
     def lock_ms(self, group: str) -> int:
@@ -308,18 +308,18 @@ class Shares(Protocol):
     def write_dead_letters(self, keys: Sequence[ShareKey]) -> None:
         """Begin to write the dead letters of share partitions whose partitions this broker leads.
 
-        A share coordinator repeats this until it is done, so keys above a limit are ignored.
+        A share coordinator repeats the call until all letters are written, so keys above a limit are ignored.
         """
         ...
 
     async def clear_group(self, group: str) -> KafkaCode:
-        """Delete the states of an empty share group that is to be deleted; NONE for a group of another kind."""
+        """Delete the states of an empty share group before its deletion.  Return NONE for a group of another kind."""
         ...
 
     async def describe_offsets(
         self, group: str, wanted: Sequence[NamedPartitions] | None
     ) -> tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]]]:
-        """Return the states of a group, by topic.  wanted: None for all that exist."""
+        """Return the states of a group, by topic.  wanted: None means all states."""
         ...
 
     async def log_ends(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
@@ -343,7 +343,7 @@ class Shares(Protocol):
 class HostedLog(msgspec.Struct, frozen=True):
     """The log of one replica of this broker.  size: bytes of its segments.
 
-    offset_lag: number of offsets that it lacks: up to the watermark, or for a copy up to the end of the current log.
+    offset_lag: number of missing offsets: up to the watermark, or for a copy up to the end of the current log.
     is_future: it is a copy in the directory to which the replica moves.
     """
 
@@ -516,14 +516,15 @@ class Replicas(Protocol):
         ...
 
     def hosted_logs(self) -> list[HostedLog]:
-        """Return the logs of all replicas that are not offline, and the copies of those that are moving."""
+        """Return the logs of all replicas that are not offline, and the copies of moving replicas."""
         ...
 
     async def move_replicas(self, moves: Sequence[RequestedMove]) -> list[KafkaCode]:
         """Move replicas to working directories, in the background; return the outcome of each request.
 
-        REPLICA_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION: this broker has no replica of the partition, or the partition
-        does not exist.  If the replica is created later, it may be created in the requested directory.
+        REPLICA_NOT_AVAILABLE means that this broker has no replica of the partition.  UNKNOWN_TOPIC_OR_PARTITION means
+        that the partition does not exist.  If the replica is created later, it may be created in the requested
+        directory.
         """
         ...
 

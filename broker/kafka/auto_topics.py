@@ -1,14 +1,14 @@
 """Creates missing topics that clients name in Metadata requests, if `auto.create.topics.enable` permits it.
 
 Theory of operation.  The reply to a Metadata request does not wait: a missing topic is UNKNOWN_TOPIC_OR_PARTITION, and
-clients ask again until the topic exists.  `AutoTopics.want` notes missing names.  One task takes the names that were
-noted, as many as fit into a request, and asks the controller to create them; the others wait for the next request.  So
-a thousand clients that ask for the same topic at the same time cause one creation.  If several brokers request the same
+clients ask again until the topic exists.  `AutoTopics.want` notes missing names.  One task takes as many noted names as
+fit into a request, and asks the controller to create these topics.  The other names wait for the next request.  So a
+thousand clients that ask for the same topic at the same time cause one creation.  If several brokers request the same
 topic, the controller creates it once.  It refuses the other requests with TOPIC_ALREADY_EXISTS, which these brokers
 treat as success.
 
 A name is under way until this broker has applied the creation, so a client that asks meanwhile starts no second
-creation.  After a refusal it stays under way for a pause, because clients repeat their requests every 100 ms.
+creation.  After a refusal, the name stays under way for a pause, because clients repeat their requests every 100 ms.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AutoTopics:
         self._forwarder = forwarder
         self._limits = limits
         self._wanted: dict[str, None] = {}
-        """Under way, and not requested yet."""
+        """Names that are under way, and not requested yet."""
         self._under_way: set[str] = set()
         """All names that `want` does not take again; includes `_wanted`."""
         self._per_request = 1
@@ -58,7 +58,7 @@ class AutoTopics:
         return len(self._under_way)
 
     def want(self, names: Iterable[str], image: ClusterImage) -> None:
-        """Begin to create the topics with these names that do not exist, as far as the config and the limits permit."""
+        """Begin to create the missing topics among these names, as far as the config and the limits permit."""
         if self._closed or image.cluster_config(AUTO_CREATE) != "true":
             return
         partitions = int(image.cluster_config(PARTITIONS))
@@ -78,7 +78,7 @@ class AutoTopics:
             self._task.add_done_callback(_report)
 
     async def close(self) -> None:
-        """End the creations.  Those that the controller has received may still take effect."""
+        """End the creations.  Creations that the controller has received may still take effect."""
         self._closed = True  # connections still serve requests while the task ends
         for pause in self._pauses:
             pause.cancel()

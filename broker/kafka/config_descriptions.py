@@ -172,7 +172,7 @@ class _Writer:
 
 
 def _synonyms(image: ClusterImage, scope: ConfigScope, own: str | None, config: ConfigKey) -> list[_Value]:
-    """Return every value that a config has, as records and by default; the first one is in force."""
+    """Return all values of a config: the recorded ones, then the default.  The first one is in force."""
     cluster_key = inherited_key(config.key) if scope is ConfigScope.GROUP else config.key
     found = [] if own is None else [_Value(config.key, own, SOURCES[scope.name.lower()])]
     if scope in (ConfigScope.TOPIC, ConfigScope.GROUP) and cluster_key is not None:

@@ -46,8 +46,8 @@ def resource_of(resource: Any) -> Resource:
 def list_config_resources(request: Any, image: ClusterImage) -> dict[str, Any]:
     """Return the values of a ListConfigResources response.
 
-    Version 0 asks for client metrics alone, of which there are none.  From version 1 on, no type means all types.
-    Only groups with configs of their own are listed.
+    Version 0 asks only for client metrics, which do not exist.  From version 1 on, no type means all types.  Only
+    groups with configs of their own are listed.
     """
     types = getattr(request, "resource_types", (_CLIENT_METRICS,)) or (_TOPIC, _BROKER, _GROUP)
     unknown = [each for each in types if each not in _LISTED_TYPES]
@@ -144,7 +144,7 @@ def _changes(resource: Any, image: ClusterImage, incremental: bool) -> pb.Config
 
 
 def _present(image: ClusterImage, asked: Resource, config: ConfigKey) -> str:
-    """Return the value in force; the default for a resource that does not exist, which the controller refuses."""
+    """Return the value in force.  For a missing resource, return the default; the controller refuses the resource."""
     found = described(image, asked)
     if isinstance(found, Outcome):
         return config.default

@@ -61,7 +61,7 @@ def _owned(topics: Any) -> Partitions | None:
     """Return the partitions that a member reports.  A topic without an id does not exist, and is left out."""
     if topics is None:
         return None
-    # Sets that grow in place: a client may repeat a topic as often as its request has room for it.
+    # `of` adds to sets in place, because a client may repeat a topic as often as its request has room for it.
     return of((topic.topic_id, index) for topic in topics if topic.topic_id is not None for index in topic.partitions)
 
 

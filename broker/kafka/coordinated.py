@@ -1,4 +1,4 @@
-"""Requests to coordinators, once they are decoded: what their handlers need, and how one request becomes several.
+"""Decoded requests to coordinators: the objects that their handlers need, and the division of one request into several.
 
 A request that names several groups is split by the partitions that hold their state, and the answers are merged in the
 order of the request.
@@ -63,7 +63,7 @@ class DecodedRequest:
         return (codec.encode_response_body(self.caller.header.api_key, self.version, values),)
 
     def one(self, request: GroupRequest, group: str, values_of: Callable[[Any], Values]) -> Pending:
-        """Send a request about one group; values_of: makes the response out of a result or refusal."""
+        """Send a request about one group; values_of: makes the response from a result or a refusal."""
         future = self.groups.call(self.groups.partition(group), request, self.size)
         return Pending((future,), lambda: self.reply(values_of(result(future))), is_owned=True)
 
@@ -117,12 +117,12 @@ class Split(Generic[K]):
 async def side_by_side(work: Callable[[K], Awaitable[V]], items: Sequence[K]) -> list[V]:
     """Return the results of `work` for all items, in their order.  Some items are processed concurrently.
 
-    A group whose share coordinator does not answer takes seconds, and must not delay the others of the request.
+    A group whose share coordinator does not answer takes seconds, and must not delay the other groups of the request.
     """
     results: dict[int, V] = {}
     left = iter(enumerate(items))
 
-    async def worker() -> None:  # a task for each item would take 1.5 KB for each of up to 100,000
+    async def worker() -> None:  # a task for each of up to 100,000 items would take 1.5 KB each
         turn = Turn()
         for position, item in left:
             results[position] = await work(item)

@@ -49,7 +49,8 @@ logger = get_logger("kafka")
 def handle_produce(replicas: Replicas, caller: Caller, frame: memoryview) -> Reply | Pending:
     """Begin to append the batches of a Produce.
 
-    Raises: HangUp, also from `Pending.finish`: a produce with acks=0 has failed, and no reply can report it.
+    Raises: RemoteProtocolError.  `Pending.finish` raises HangUp if a produce with acks=0 has failed, because no
+    reply can report the failure.
     """
     header = caller.header
     version = header.api_version

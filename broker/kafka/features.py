@@ -19,7 +19,7 @@ ALWAYS_ON: Final[Mapping[str, range]] = {"group.version": range(2), "share.versi
 """Kafka's features for the newer protocol of consumer groups (KIP-848) and for share groups (KIP-932), with our levels.
 
 Level 2 of share.version stands for dead-letter topics (KIP-1191).
-Each is always at its highest level, because no record of the metadata log depends on it.
+Each is always at its highest level, because no record of the metadata log depends on the level.
 """
 
 _FIRST_WITH_SOFTWARE: Final = 3
@@ -29,7 +29,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 _UPGRADE: Final = 1
 _DOWNGRADES: Final = (2, 3)
 _UPDATES_MAX: Final = 100
-"""Features in one UpdateFeatures request, each of which is a request to the controller."""
+"""Features in one UpdateFeatures request.  Each of them causes requests to the controller."""
 _UPDATE_CODES: Final[Mapping[str, KafkaCode]] = {
     # Kafka has one error for every level that is not possible.
     ApiError.INVALID_REQUEST: KafkaCode.INVALID_UPDATE_VERSION,
@@ -48,7 +48,7 @@ def software_problem(request: Any, version: int) -> KafkaCode | None:
 def features(image: ClusterImage, version: int) -> dict[str, Any]:
     """Return the fields of an ApiVersions response about features: the levels of this release, and the levels in force.
 
-    The epoch of the levels is the offset of the metadata in which they were found.
+    The epoch of the levels is the end offset of the metadata that contains them.
     """
     known = {**SUPPORTED, **ALWAYS_ON}
     supported = [
@@ -74,7 +74,8 @@ def features(image: ClusterImage, version: int) -> dict[str, Any]:
 async def update_features(forwarder: Forwarder, request: Any, image: ClusterImage) -> dict[str, Any]:
     """Forward an UpdateFeatures request; return the values of its response.
 
-    If one level is refused, none is changed.  Versions below 2 report each feature, the others the first refusal.
+    If one level is refused, none is changed.  Versions below 2 report each feature; later versions report the first
+    refusal.
     """
     updates = list(request.feature_updates)
     if len(updates) > _UPDATES_MAX:

@@ -1,7 +1,7 @@
 """Consumer groups: converts frames into requests to the coordinators, and their responses into frames.
 
 A refusal by a coordinator (`KafkaCode`) becomes the error of each group.  The answer about a group may be far larger
-than the group's name.  So DescribeGroups describes a group that a request repeats once, in the place of its first
+than the group's name.  So if a DescribeGroups repeats a group, the group is described once, in the place of its first
 occurrence.
 """
 
@@ -347,7 +347,7 @@ def _listed(group: ListedGroup) -> Values:
 
 
 async def delete_groups(asked: DecodedRequest) -> Reply:
-    """Delete groups.  The states of a share group are deleted before it."""
+    """Delete groups.  The states of a share group are deleted before the group."""
     names = list(dict.fromkeys(asked.request.groups_names))
     codes = await side_by_side(asked.shares.clear_group, names)
     refused = {name: code for name, code in zip(names, codes, strict=True) if code is not KafkaCode.NONE}

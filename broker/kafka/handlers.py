@@ -165,7 +165,7 @@ class Handlers:
         api = Api(header.api_key)
         handler = HANDLERS[api]
         if not handler.low <= header.api_version <= handler.offered:
-            if api is Api.API_VERSIONS:  # clients can read only this refusal, in the oldest version
+            if api is Api.API_VERSIONS:  # clients can read this refusal only in the oldest version
                 return (self._api_versions_body(0, _UNSUPPORTED_VERSION),)
             raise HangUp(f"version {header.api_version} of {api.name}; {handler.low} to {handler.offered} are offered")
         self.requests[api.name.lower()] += 1
@@ -353,7 +353,7 @@ class Handlers:
         return share_groups.share_fetch(self._asked(caller, frame), self._reply_room)
 
     def on_groups(self, answer: Callable[[DecodedRequest], Outcome], caller: Caller, frame: memoryview) -> Outcome:
-        """Answer a request about groups, by a function of one of its modules."""
+        """Answer a request to coordinators with the function `answer`."""
         return answer(self._asked(caller, frame))
 
     def _asked(self, caller: Caller, frame: memoryview) -> DecodedRequest:

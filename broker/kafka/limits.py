@@ -21,7 +21,7 @@ class KafkaLimits(msgspec.Struct, frozen=True):
     idle.  All connections together use at most half of the process's file descriptors."""
     inter_broker_connections_max: int = 500
     """Connections that the listener for other brokers accepts beyond `connections_max`, at most a quarter of that
-    limit; none if it is the only listener.  So clients that are never idle cannot keep followers out."""
+    limit; none if the broker has only one listener.  So clients that are never idle cannot keep followers out."""
     requests_per_connection_max: int = 64
     """Requests of one connection that were read and are not answered yet.  At this number, reading stops."""
     held_max_bytes: int = 512 << 20
@@ -53,7 +53,7 @@ class KafkaLimits(msgspec.Struct, frozen=True):
     """Automatic creations that are under way, or were refused less than `auto_topics_pause_ms` ago.  Above it, a
     missing topic is not created; the client asks again."""
     auto_topics_pause_ms: int = 1_000
-    """How long a topic is not created again after a refusal.  Clients ask every 100 ms."""
+    """Time after a refusal before the creation of a topic is requested again.  Clients ask every 100 ms."""
     auto_topics_timeout_ms: int = 30_000
     """Longest time for one request of automatic creations to the controller."""
     describe_quorum_timeout_ms: int = 5_000
@@ -90,11 +90,11 @@ class MemoryBudget:
 
     Theory of operation.  There are two accounts.  Each has half of the limit, so that neither can starve the other.
 
-    The first account has *whole* requests and unsent replies.  A frame counts from its arrival until its answer, and
-    the reply to a fetch as soon as it exists, so that fetches that arrive together share the room.  While the account
-    exceeds its half, a connection with more than its share stops reading.  The share is the half divided by the number
-    of connections that hold anything.  So a client whose requests are not answered, or that does not read its replies,
-    delays itself and not others.
+    The first account has *whole* requests and unsent replies.  A frame counts from its arrival until its answer.  The
+    reply to a fetch counts as soon as it exists, so that fetches that arrive together share the room.  While the
+    account exceeds its half, a connection with more than its share stops reading.  The share is the half divided by the
+    number of connections that hold anything.  So a client whose requests are not answered, or that does not read its
+    replies, delays itself and not others.
 
     The second account has *growing* frames, which are too large for the staging buffer and have not arrived completely.
     While the account exceeds its half, a connection whose frame grows stops reading.  Every connection may always have
@@ -153,7 +153,10 @@ class MemoryBudget:
             self._go_on(self._above_share, next(iter(self._above_share)))
 
     def room(self) -> int:
-        """Return how many bytes of records the next reply may contain: fewer as more bytes are held, never none."""
+        """Return how many bytes of records the next reply may contain, at least `REPLY_MIN_BYTES`.
+
+        The more bytes are held, the fewer the reply may contain.
+        """
         return max(REPLY_MIN_BYTES, (self._half - self._whole) // 8)
 
     def _share(self) -> int:

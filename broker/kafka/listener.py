@@ -36,7 +36,7 @@ logger = get_logger("kafka")
 
 
 class BoundListener(msgspec.Struct, frozen=True):
-    """A listener that is bound.  port: the actual port, also where the configuration asks for port 0."""
+    """A listener that is bound.  port: the actual port, even if the configuration asks for port 0."""
 
     name: str
     host: str
@@ -114,7 +114,7 @@ class KafkaServer:
         self._silent: dict[Connection, None] = {}
         """Connections that have not sent a request, oldest first."""
         self._resting: dict[Connection, None] = {}
-        """Connections whose requests have all been answered, the one that was idle longest first."""
+        """Connections whose requests have all been answered, the longest idle first."""
         self._evicted: set[Connection] = set()
         """Aborted connections whose transports have not reported yet that they are closed."""
         self._servers: list[asyncio.Server] = []
@@ -171,7 +171,7 @@ class KafkaServer:
             self._resting[connection] = None
 
     def _evict(self, limit: int) -> bool:
-        """Close one idle connection, because there are `limit`.  Return False if a short search finds none.
+        """Close one idle connection, because `limit` connections exist.  Return False if a short search finds none.
 
         Connections that have never sent a request are closed first, so that a flood of them displaces no client.
         """
@@ -201,8 +201,8 @@ class KafkaServer:
     async def bind(self) -> None:
         """Listen on all addresses, or on none.  Until `start`, every connection is closed immediately.
 
-        Listening early finds a port that is in use: sockets that are merely bound may share it (SO_REUSEADDR),
-        and uvloop does not report the failure of a later listen.
+        Listening early finds a port that is in use: sockets that are merely bound may share a port (SO_REUSEADDR), and
+        uvloop does not report the failure of a later listen.
 
         Raises: ConfigError naming every address that is in use or does not belong to this machine.
         """

@@ -60,10 +60,10 @@ def _is_cordoned(image: ClusterImage, node_id: int) -> bool:
 
 
 async def alter_log_dirs(request: Any, node: Node, replicas: Replicas) -> dict[str, Any]:
-    """Return the values of an AlterReplicaLogDirs response: the moves are requested, and happen in the background.
+    """Request moves, which happen in the background; return the values of the AlterReplicaLogDirs response.
 
-    As in Kafka, the last directory that the request names for a partition counts, and a path must be equal to the one
-    that DescribeLogDirs shows: tools compare the two to find out where a replica is.
+    As in Kafka, the last directory that the request names for a partition counts.  A path must equal the path that
+    DescribeLogDirs shows, because tools compare both to find out where a replica is.
     """
     directories = {each.path: each for each in node.directories()}
     wanted: dict[tuple[str, int], DataDirectory | None] = {}

@@ -32,7 +32,7 @@ def _call(asked: DecodedRequest, scope: str, request: ScopeRequest, size: int) -
 def _one(
     asked: DecodedRequest, request: InitScope | EndScope | AbortScope, values_of: Callable[[Any], Values]
 ) -> Pending:
-    """Send a request about one scope.  values_of: makes the fields of the answer beside its error."""
+    """Send a request about one scope.  values_of: makes the fields of the answer except its error."""
     future = _call(asked, request.scope, request, asked.size)
 
     def finish() -> Reply:

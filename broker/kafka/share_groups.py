@@ -294,7 +294,7 @@ def write_dead_letters(asked: DecodedRequest) -> Reply:
 
 
 def _state_calls(asked: DecodedRequest, request_of: Any, values_of: Any) -> Pending:
-    """Answer a request to the share coordinator, which may name many share partitions."""
+    """Answer a request to the share coordinator.  The request may name many share partitions."""
     places = [(topic, each) for topic in asked.request.topics for each in topic.partitions]
     keys = [ShareKey(asked.request.group_id, topic.topic_id or _NO_TOPIC, each.partition) for topic, each in places]
     futures = [asked.shares.call(request_of(key, each)) for key, (_, each) in zip(keys, places, strict=True)]

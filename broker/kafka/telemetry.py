@@ -1,7 +1,7 @@
 """GetTelemetrySubscriptions and PushTelemetry while nothing collects the metrics of clients (KIP-714).
 
-As in Kafka without a receiver of metrics, ApiVersions does not list these requests, so clients send no telemetry.  A
-client that asks nevertheless gets an empty subscription.
+As in Kafka without a receiver of metrics, ApiVersions does not list these requests, so clients send no telemetry.  If a
+client asks nevertheless, it gets an empty subscription.
 """
 
 from __future__ import annotations

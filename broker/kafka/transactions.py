@@ -108,7 +108,7 @@ def _partitions_of(topics: Iterable[Any]) -> tuple[Partition, ...]:
 
 
 def add_partitions(asked: DecodedRequest) -> Pending:
-    """Answer an AddPartitionsToTxn: of one client, or from version 4 on a batch of a broker."""
+    """Answer an AddPartitionsToTxn from one client or, from version 4 on, from a broker for several transactions."""
     request = asked.request
     in_batches = asked.version >= _FIRST_ADD_IN_BATCHES
     if in_batches:
@@ -275,7 +275,7 @@ def _committed(code: KafkaCode, version: int) -> KafkaCode:
 async def write_markers(asked: DecodedRequest) -> Reply:
     """Write the markers that a coordinator, or an operator, sends; answer once they are committed.
 
-    A partition whose replicas do not answer does not delay the markers of others; the answer waits for all.
+    A partition whose replicas do not answer does not delay the markers of other partitions.  The answer waits for all.
     """
     writes: list[asyncio.Task[int]] = []
     try:
