@@ -38,7 +38,7 @@ LETTERS_S = 60.0
 """A leader pauses for up to 10 s after letters were refused.  A share coordinator looks for missing letters every 5 s,
 and reminds a leader after the second look."""
 HANGING_S = 90.0
-"""The limit for reading transactions back.  A leader may first have to end one whose marker was lost."""
+"""The limit for reading transactions back.  A leader may first have to end a transaction whose marker was lost."""
 
 
 def not_ready(world: ClusterWorld) -> list[str]:

@@ -23,7 +23,7 @@ class AnswerWatch:
         )
 
     def acknowledged_somewhere(self, spot: Spot, marks: Sequence[Mark]) -> None:
-        """Check an acknowledgement of an acks=all producer that does not contain the offset."""
+        """Check an acknowledgement without an offset, of an acks=all producer."""
         named = self._evidence.named(spot)
         self._evidence.check(
             any(one.unclean_epoch >= 0 or all(mark in one.places for mark in marks) for one in named),
@@ -57,7 +57,7 @@ class AnswerWatch:
             self._evidence.check(problem is None, lambda: f"I32: a consumer of {spot} receives {batch}: {problem}")
 
     def listed_latest(self, client: str, spot: Spot, offset: int) -> None:
-        """Check an answer to ListOffsets(latest), which is never above the committed records.
+        """Check an answer to ListOffsets(latest), which is never above the end of the committed records.
 
         A deposed leader that does not know its successor yet may report a lower offset than the successor.  Therefore
         each client is checked separately.  The offset that it gets must not decrease, since a client never returns to a
@@ -111,6 +111,6 @@ class AnswerWatch:
             self._latest[client, spot] = max(self._latest.get((client, spot), 0), offset)
 
     def _may_lose(self, spot: Spot) -> bool:
-        """Return whether several partitions have had this name, or an unclean election lost records of the only one."""
+        """Return whether several partitions had this name, or an unclean election lost records of the partition."""
         histories = self._evidence.named(spot)
         return len(histories) != 1 or histories[0].unclean_epoch >= 0

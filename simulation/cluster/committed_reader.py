@@ -100,7 +100,7 @@ class CommittedReader:
 
 
 def committed_in(data: bytes, aborted: tuple[tuple[int, int], ...], start: int) -> tuple[list[tuple[int, Mark]], int]:
-    """Return the records from `start` on that a reader of committed records gets, and the offset after the last batch.
+    """Return the records that a reader of committed records gets from `start` on, and the offset after the last batch.
 
     aborted: producer ids and first offsets of aborted transactions, as the broker lists them.
     """

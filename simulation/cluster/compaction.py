@@ -148,7 +148,7 @@ class KeyedRecords:
         return None
 
     def outlived(self, entries: Iterable[tuple[int, Entry]], end: int, had: set[int]) -> str | None:
-        """Return why the records of a replica contradict those that it had before, or None.
+        """Return why the records of a replica contradict the tombstones that it had before, or None.
 
         entries: all records below `end`.  had: the offsets of the tombstones that this replica had; it may still have
         those from `end` on.

@@ -60,7 +60,7 @@ def topics_of(plan: ClusterPlan) -> list[pb.NewTopic]:
 
 
 def state_configs(plan: ClusterPlan) -> dict[str, str]:
-    """Return the configs of a topic with the state of coordinators.  It has the `segment.ms` of the other topics."""
+    """Return the configs of a topic with the state of coordinators, including the `segment.ms` of the other topics."""
     segments = {} if plan.upkeep is None else {"segment.ms": str(plan.upkeep.segment_ms)}
     return {**plan.offsets.configs, **segments}
 
@@ -87,7 +87,7 @@ QUICK_SHARE = {
 WORKERS = "workers"
 """The share group."""
 FEW_DELIVERIES = {"group.share.delivery.count.limit": "3"}
-"""In runs with dead letters, some records reach the limit."""
+"""The limit of deliveries in runs with dead letters.  Some records reach it."""
 
 
 def quick_groups(plan: ClusterPlan) -> pb.AlterConfigsRequest:

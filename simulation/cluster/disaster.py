@@ -40,7 +40,7 @@ LATENT_S = 0.3
 
 
 def drawn(random: Random, plan: ClusterPlan, excluded: Sequence[str]) -> ClusterPlan:
-    """Add a disaster to some runs, and keep few other faults, none of the `excluded` kinds."""
+    """Add a disaster to some runs.  Such a run keeps few other faults, and none of the `excluded` kinds."""
     if random.random() >= SHARE or plan.wipes or plan.real_store or plan.older_releases or plan.spares:
         return plan
     others = [fault for fault in plan.faults if fault.kind not in excluded][: random.choice((0, 2, 5))]

@@ -265,7 +265,7 @@ def _with_recompression(random: Random, plan: ClusterPlan) -> ClusterPlan:
 def _with_pipelines(random: Random, plan: ClusterPlan) -> ClusterPlan:
     """In half of the runs, add producers with several batches in flight.
 
-    In some of these, brokers refuse a batch while a few others wait for replicas.
+    In some of these runs, brokers refuse a batch while a few other batches wait for replicas.
     """
     if random.random() < 0.5:
         return plan

@@ -386,8 +386,8 @@ class ClusterFaults(FaultInjector):
         """Elect a replica uncleanly after the leader has written alone, and then let that leader return.
 
         The new leader writes other records in place of the lost ones, perhaps more of them.  The old leader returns,
-        the new one stops, and the old one takes over.  It must have every record that was acknowledged since the
-        unclean election.
+        the new one stops, and the old one takes over.  The old leader must then have every record that was acknowledged
+        since the unclean election.
         """
         world = self.world
         spots = [Spot(one.name, index) for one in world.plan.topics if one.unclean for index in range(one.partitions)]

@@ -182,7 +182,7 @@ class History:
         return self.records is not None
 
     def has(self, batch: Committed) -> bool:
-        """Return whether the batch, or each record that compaction has left of several batches, is committed."""
+        """Return whether the batch is committed; if compaction has merged it, whether all its records are committed."""
         if self.records is None or batch.base_offset >= self.end:
             return self.at(batch.base_offset) == batch
         ends = [self.at(offset) for offset in (batch.base_offset, batch.end_offset - 1)]

@@ -58,7 +58,7 @@ class LateBatches:
         world.late_batch = self._before_batch
 
     async def _make_late(self, fault: Fault) -> None:
-        """Wait for a batch, whose link `_before_batch` cuts, and let the link work again after a while."""
+        """Wait until `_before_batch` has cut the link for a batch, and restore the link after a while."""
         link: asyncio.Future[_Link] = asyncio.get_running_loop().create_future()
         self._waiting.append(link)
         over = asyncio.ensure_future(self._injector.wait(fault.length_s))

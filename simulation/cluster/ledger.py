@@ -89,7 +89,7 @@ class _Partition:
 class Ledger:
     """The checks of one run for all transactions that write to one topic.
 
-    on_end: called with a transaction, a partition, and whether a marker has just committed it there.
+    on_end: called when a marker ends a transaction in a partition, with both, and whether the marker commits.
     """
 
     def __init__(self, evidence: Evidence, topic: str, check: Callable[[bool, Callable[[], str]], None]) -> None:

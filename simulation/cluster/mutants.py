@@ -489,7 +489,7 @@ def _epochs_are_kept() -> list[Any]:
 
 @_mutant("an emptied disk is trusted")
 def _emptied_disks_are_trusted() -> list[Any]:
-    """Neither the registration nor the report of its new directory marks the replicas of the old directory as lost."""
+    """Neither the registration nor the report of a new directory marks the replicas of the old directory as lost."""
     return [
         patch.object(brokers, "_lost_by", lambda *_: lambda topic, partition, replica: False),
         patch.object(BrokerImage, "directory_online", lambda self, directory_id: True),

@@ -8,12 +8,13 @@ again, in their order and with their sequences.
 
 All lanes share the connection to a broker.  So the refusal of a producer's first batch waits for the answers to batches
 of other lanes, and meanwhile the producer sends its next batches.  If a producer breaks the connection because an
-answer is late, all continue over a new one.
+answer is late, all producers continue over a new one.
 
 An error that is not retriable ends the producer.  On a topic that keeps all records, this is a violation (I22).  It is
 also a violation if an answer reports a loss after the leader has temporarily refused an earlier batch (I47);
 `SequenceWatch` explains this.  The connection keeps the order, so all earlier batches were answered before such an
-answer.  If all were acknowledged, the loss is real.  If one was refused, the leader itself has caused the gap.
+answer.  If all these batches were acknowledged, the loss is real.  If one was refused, the leader itself has caused the
+gap.
 """
 
 from __future__ import annotations

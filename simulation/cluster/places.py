@@ -22,7 +22,7 @@ class PlaceWatch:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         self._places: dict[int, dict[LogKey, frozenset[UUID]]] = {}
-        """By broker and replica: the directories that may have it at the next start."""
+        """By broker and replica: the directories that may hold the replica at the next start."""
         self._failed: defaultdict[int, set[UUID]] = defaultdict(set)
         """By broker: the directories that have ever failed in one of its processes."""
         self._unknown: defaultdict[int, dict[LogKey, UUID]] = defaultdict(dict)

@@ -1,9 +1,10 @@
 """Two releases in one cluster: some nodes support only the older level of `metadata.version`.
 
-Theory of operation.  This module simulates a newer release, which supports one level more than this one: for the code
-of each simulated process, the highest supported level depends on its host.  An administrator raises the level while
-nodes of both releases work, and replaces the older release node by node.  A node of the older release that meets the
-newer level must end with an error that names the level.  An operator then starts the newer release on the same disks.
+Theory of operation.  This module simulates a newer release, which supports one level more than this one.  For the code
+of each simulated process, the highest supported level depends on the host of the process.  An administrator raises the
+level while nodes of both releases work, and replaces the older release node by node.  A node of the older release that
+meets the newer level must end with an error that names the level.  An operator then starts the newer release on the
+same disks.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class ReplicaWatch:
             restart(offset, epoch)
             if key in self._elections.led_from_backup:
                 # This replica has discarded its log to copy the restored leader's log.  It may be elected from the ELR
-                # before it has fetched the records that both had.
+                # before it has fetched the records that both replicas had.
                 self._evidence.stale.add((run.node_id, key))
             self._compacted.shortened(log, 0)
             self._disks.forget_above(run.node_id, key, 0)

@@ -266,7 +266,7 @@ class Driver:
         return None
 
     async def _replace(self, current: _Open, staged: Staged, report: Callable[[Staged], None]) -> None:
-        """Start a producer under the name of a producer that has written everything, which aborts the latter."""
+        """Start a producer under the name of one that is done writing, which aborts the earlier producer."""
         self._seen["producer of a scope replaced"] += 1
         self._start(current, staged.task, report, staged.attempt.name)
         await asyncio.sleep(self._random.uniform(0, 0.5))
