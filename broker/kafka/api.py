@@ -74,7 +74,7 @@ UP_TO_WATERMARK = -1
 class ProduceResult(msgspec.Struct, frozen=True):
     """The answer for one partition.
 
-    base_offset: offset of the first record, or of the original's first record if this is a duplicate; -1 with an error,
+    base_offset: offset of the first record, or, for a duplicate, of the original's first record; -1 with an error,
         except with NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT, whose records may be in the log.
     error_message: for protocol versions that contain it; empty is sent as null.
     record_errors: the invalid records, if the error is about single records.
@@ -147,7 +147,7 @@ class FetchResult(msgspec.Struct, frozen=True):
     """The answer for one partition.
 
     topic_id, topic: as in the request; the other one is filled in if the image has the topic.
-    records: whole batches, the first always whole even above max_bytes; empty = nothing new.
+    records: whole batches, of which only the first may exceed max_bytes; empty = nothing new.
     last_stable_offset: for a reader of committed records, the end of the decided ones; otherwise the high watermark.
     aborted: for such a reader, the aborted transactions with records in `records`, in the order of their markers.
     diverging_epoch, diverging_end: not -1 if the fetcher must truncate before it continues (KIP-595).
@@ -257,7 +257,7 @@ class Transactions(Protocol):
         ...
 
     async def init_scope_producer(self, request: InitScopeProducer, size: int) -> InitScopeProducerResponse | KafkaCode:
-        """Begin as a producer of a scope; return the `KafkaCode` of a coordinator that cannot serve now."""
+        """Begin as a producer of a scope; return a `KafkaCode` if the coordinator cannot serve now."""
         ...
 
     async def write_marker(

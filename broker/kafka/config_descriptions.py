@@ -44,7 +44,7 @@ _SETTING_TYPES: Final = {
     SettingType.LIST: 7,
 }
 _KAFKA_NAMES: Final = {"node.id": "broker.id", "data.dirs": "log.dirs"}
-"""Kafka's names of settings, under which tools look for them as well."""
+"""Kafka's names of settings.  Tools look for the settings under these names as well."""
 _FIRST_WITH_DOCUMENTATION: Final = 3
 _FIRST_FLEXIBLE: Final = 4
 _NO_THROTTLE: Final = bytes(4)
@@ -204,7 +204,7 @@ def _of_cluster(image: ClusterImage) -> Iterator[_Row]:
 
 
 def _fixed_row(name: str, values: Sequence[tuple[str | None, int]], config_type: int, documentation: str) -> _Row:
-    """Return a config that cannot be changed for one broker.  values: with their sources; the first is in force."""
+    """Return a config that cannot be changed for one broker.  values: (value, source); the first is in force."""
     value, source = values[0]
     synonyms = [_Value(name, each, of) for each, of in values if each is not None]
     return _Row(name, value, True, source, synonyms, config_type, documentation)

@@ -90,7 +90,7 @@ class Host(Protocol):
         ...
 
     def at_work(self, connection: Connection) -> None:
-        """Note that a connection without open requests has sent one."""
+        """Note that a connection without open requests has sent a request."""
         ...
 
     def at_rest(self, connection: Connection) -> None:

@@ -319,7 +319,7 @@ def _names(member: MemberName) -> Values:
 
 
 def list_groups(asked: DecodedRequest) -> Pending:
-    """List the groups of all partitions that this broker coordinates; an error if one of them cannot answer yet."""
+    """List the groups of all partitions that this broker coordinates.  If one cannot answer yet, return an error."""
     request = ListGroups(frozenset(asked.field("states_filter", ())), frozenset(asked.field("types_filter", ())))
     led = asked.groups.led()
     size = asked.size // max(1, len(led))

@@ -383,7 +383,7 @@ def _of_groups(low: int, offered: int, answer: Callable[[DecodedRequest], Outcom
 
 
 def _of_brokers(low: int, offered: int, answer: Callable[[DecodedRequest], Outcome]) -> Handler:
-    """Return the row of a request about share groups that brokers send each other."""
+    """Return the row of a request between brokers, about share groups."""
     access = _cluster(Operation.CLUSTER_ACTION)
     return Handler(low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), access)
 

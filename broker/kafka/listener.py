@@ -161,7 +161,7 @@ class KafkaServer:
             self._idle.set()
 
     def at_work(self, connection: Connection) -> None:
-        """Note that a connection without open requests has sent one."""
+        """Note that a connection without open requests has sent a request."""
         self._silent.pop(connection, None)
         self._resting.pop(connection, None)
 

@@ -33,9 +33,9 @@ def _named(asked: DecodedRequest, topic: str, indexes: Iterable[int]) -> NamedPa
 async def describe_offsets(asked: DecodedRequest) -> Reply:
     """Answer with the start of each share partition, and with its lag if the leader of the partition answers.
 
-    Starts are read before log ends.  The other way round, a group could seem to be ahead of the log.
-    A group that the request repeats is refused, in the place of its first occurrence: each answer may be far larger
-    than the group's name, and no single answer would be right for all occurrences.
+    Starts are read before log ends.  In the reverse order, a group could seem to be ahead of the log.  A group that the
+    request repeats is refused, in the place of its first occurrence: each answer may be far larger than the group's
+    name, and no single answer would be right for all occurrences.
     """
     named = Counter(group.group_id for group in asked.request.groups)
     first = {group.group_id: group for group in reversed(asked.request.groups)}
