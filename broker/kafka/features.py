@@ -79,7 +79,10 @@ async def update_features(forwarder: Forwarder, request: Any, image: ClusterImag
     """
     updates = list(request.feature_updates)
     if len(updates) > _UPDATES_MAX:
-        return {"error_code": KafkaCode.INVALID_REQUEST, "error_message": f"more than {_UPDATES_MAX} features"}
+        return {
+            "error_code": KafkaCode.INVALID_REQUEST,
+            "error_message": f"the request names more than {_UPDATES_MAX} features",
+        }
     deadline = forwarder.deadline(milliseconds(request.timeout))
     counts = Counter(each.feature for each in updates)
     results = []

@@ -167,7 +167,9 @@ class Handlers:
         if not handler.low <= header.api_version <= handler.offered:
             if api is Api.API_VERSIONS:  # clients can read this refusal only in the oldest version
                 return (self._api_versions_body(0, _UNSUPPORTED_VERSION),)
-            raise HangUp(f"version {header.api_version} of {api.name}; {handler.low} to {handler.offered} are offered")
+            raise HangUp(
+                f"version {header.api_version} of {api.name} is not served; {handler.low} to {handler.offered} are"
+            )
         self.requests[api.name.lower()] += 1
         return handler.answer(self, caller, frame)
 

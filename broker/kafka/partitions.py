@@ -40,7 +40,7 @@ async def create_partitions(forwarder: Forwarder, request: Any, image: ClusterIm
         result = topic.result
         if is_ok(result) and (same or not (topic.changed or request.validate_only)):
             result = pb.Result(
-                error=ApiError.INVALID_PARTITIONS, message=f"the topic has {topic.partitions} partitions"
+                error=ApiError.INVALID_PARTITIONS, message=f"the topic already has {topic.partitions} partitions"
             )
         results.append(_result(topic.topic, result))
     if any(topic.changed for topic in reply.topics):

@@ -16,7 +16,7 @@ _NO_AUTHORIZER: Final = {
     "error_message": "no authorizer exists, so every client may do everything",
 }
 _NO_SASL: Final = "clients are not authenticated, so no credentials are stored"
-_NO_QUOTAS: Final = "quotas of clients do not exist"
+_NO_QUOTAS: Final = "quotas for clients are not supported"
 _MECHANISMS: Final = (1, 2)
 """SCRAM-SHA-256, SCRAM-SHA-512."""
 _ENTITY_TYPES: Final = ("user", "client-id", "ip")
