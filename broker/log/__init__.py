@@ -16,7 +16,7 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         failed_disks: Mapping[UUID, DiskError]  # directories that are offline
         clean_start: bool                       # every directory was stopped cleanly before this start
         clean_stop: bool                        # `close` has stopped every directory cleanly
-        events: LogEvents                       # a directory went offline; a log was damaged, or has moved
+        events: LogEvents                       # reports failed directories, damaged logs and moved logs
         disk_failed(directory_id, error)        # when a log's method raised DiskError
         take_offline(key, error)                # when a log's method raised CorruptStoreError
         create(key, topic: str, directory_id: UUID, config: LogConfig) -> PartitionLog   # in memory; cheap
@@ -24,11 +24,11 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         async flush_all(logs: Iterable[PartitionLog]) -> None          # one barrier for all; makes everything appended
                                                 # so far durable.  Raises DiskError.  The caller sets the deadline.
         async set_aside(keys: Iterable[LogKey], wall_ms) -> None       # removes logs; their folders become strays
-        async delete_strays(now_ms, kept_ms, unreported) -> int   # deletes those that an earlier call saw `kept_ms`
-                                                # ago, but no source of a move of an `unreported` log
+        async delete_strays(now_ms, kept_ms, unreported) -> int   # deletes strays that an earlier call saw `kept_ms`
+                                                # ago, except those that show a move of an `unreported` log
         doubles: Mapping[LogKey, Mapping[UUID, PartitionLog]]   # in several directories; not in `logs`
-        settle(key, directory_id)               # chooses one of its doubles; puts it in `failures` if there is none
-        async set_doubles_aside(wall_ms) -> None # those that were not chosen, and those that were never settled
+        settle(key, directory_id)               # uses the double in this directory; without one, `failures` has `key`
+        async set_doubles_aside(wall_ms) -> None # the doubles that were not chosen, or never settled
         async maintain(now_ms: () -> int, wall_ms) -> None # retention, expiry, recovery points: call every minute or so
         moves: LogMoves                         # moves logs to other directories: `request`, `futures`, `run`
         async lower_truncation_floor(log, offset, is_wanted) -> None   # before truncating committed records (unclean)
@@ -55,13 +55,13 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         async offset_for_timestamp(timestamp_ms, up_to_offset) -> TimestampOffset | None   # (timestamp, offset, epoch)
         async max_timestamp_offset(up_to_offset) -> TimestampOffset | None
 
-    Appended(first_offset, end_offset, duplicate: bool)      # duplicate: nothing was appended; the offsets are the ones
-                                                             # of the original; with acks=all, the watermark decides
+    Appended(first_offset, end_offset, duplicate: bool)      # duplicate: nothing was appended; the offsets are those of
+                                                             # the original batch, which may not be committed yet
     Refused(code: int, reason: str, record_errors)           # a Kafka error code; nothing was appended
 
 Every `PartitionLog` method may raise `CorruptStoreError` (this replica must go offline: file, offset, cause) and every
 method that writes may raise `DiskError` (the whole directory is offline).  Clients get KAFKA_STORAGE_ERROR for both.
-Appending never waits: appended records are readable immediately, and durable when `flushed_offset` has passed it.
+Appending never waits: appended records are readable immediately, and durable once `flushed_offset` has passed them.
 """
 
 from broker.log.manager import LogManager

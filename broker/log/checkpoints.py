@@ -1,4 +1,4 @@
-"""Writes the states of logs to the facts of their directory, and makes the changes that the facts must record first.
+"""Writes the states of logs to the facts of their directory, and makes those changes that facts must record first.
 
 Facts change before files are deleted.  So a segment that the facts name always exists, and a segment that they do not
 name is a leftover.  A checkpoint is written only after its contents are durable.
@@ -56,7 +56,7 @@ class Checkpoints:
 
     @asynccontextmanager
     async def _changing(self, log: PartitionLog) -> AsyncIterator[LogDirectory]:
-        """Guard the facts of the directory that the log is in once the guard is held."""
+        """Guard the facts of the log's directory, even if the log moves to another one during the wait."""
         while True:
             directory = self._directories[log.directory_id]
             async with directory.changing:
@@ -110,7 +110,8 @@ class Checkpoints:
             value, taken = log.durability.folder_fact, log.marks.watermarks_taken
             with log.durability.changing_fact():
                 try:
-                    # Old segments may outlive a power failure.  Until the next flush, nothing in the folder is proof.
+                    # Old segments may outlive a power failure.  Until the next flush, no segment in the folder proves
+                    # that earlier ones must exist.
                     await self._commit(directory, [log], {state: empty, watermark_fact(log.key): None, folder: None})
                 finally:
                     log.durability.folder_fact = None
@@ -151,8 +152,8 @@ class Checkpoints:
                 with directory.reported():
                     disk.remove(swap)
                 return False
-            # From now on the segments do not change: the recovery point in the state is not below their end, so that no
-            # truncation reaches into them, and nothing is appended to them.
+            # From now on the segments do not change: they are frozen, and no truncation reaches into them, because the
+            # recovery point in the state is not below their end.
             log.compaction.freeze(replaced)
             state = log.compaction.state_with(log.upkeep.take_state(), replaced, segment)
             await self._commit(directory, [log], {state_fact(folder): encode_state(state)})
@@ -184,7 +185,7 @@ class Checkpoints:
     async def _commit(
         self, directory: LogDirectory, logs: Iterable[PartitionLog], facts: dict[str, bytes | None]
     ) -> None:
-        """Write facts that hold the states of `logs`.  After a failure or cancel, a later call writes the states again.
+        """Write facts that hold the states of `logs`.  If that fails or is cancelled, a later call writes them again.
 
         Otherwise a clean stop would leave older states, and the next start would not read beyond their end offsets.
         """

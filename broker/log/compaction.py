@@ -1,4 +1,4 @@
-"""The compaction of one log, as the log sees it: its dirty part, the job to clean it, the new segment in its list."""
+"""The log's side of compaction: finds the dirty part, plans the job, and puts the new segment into the list."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from quorumlog.runtime.disk import Disk
 class PlannedJob(NamedTuple):
     """A job, and the conditions that must still hold when its replacements are swapped in.
 
-    generation: the log was not truncated since.
-    producers: by base offset, the last batches of producers: id, epoch, first and last sequence.
+    generation: the log still has this generation, so it was not truncated.
+    producers: the last batches of producers, by base offset: producer id, epoch, first and last sequence.
     markers: by offset, the producer id of the last marker of each producer.  The marker may have an older epoch than
         the producer, because a producer begins an epoch with a batch.
     """
@@ -137,7 +137,7 @@ class LogCompaction:
         """Read the whole replacement and return it as a segment, with the markers in it.
 
         Raises:
-            BadReplacementError: it must not be used.
+            BadReplacementError: the replacement must not be used.
         """
         first, end = replaced[0].base_offset, replacement.end_offset
         producers = {offset: one for offset, one in planned.producers.items() if first <= offset < end}
@@ -160,7 +160,7 @@ class LogCompaction:
         kept = [one for one in state.segments if one.base_offset not in gone]
         new = SegmentState(segment.base_offset, segment.end_offset, segment.size, segment.newest_timestamp)
         recovery = state.recovery
-        if recovery.segment in gone:  # the recovery point is the end of the last one
+        if recovery.segment in gone:  # the recovery point is the end of the last replaced segment
             assert recovery.offset == segment.end_offset, f"{segment.path} ends after the recovery point {recovery}"
             recovery = msgspec.structs.replace(
                 recovery,

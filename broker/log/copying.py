@@ -21,7 +21,7 @@ from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import DiskFile
 
 PIECE = 1 << 20
-"""Bytes that are copied at a time.  A copy has this much in memory, or one index or producer snapshot."""
+"""Bytes that are copied at a time.  A copy has one such piece in memory, or one index or producer snapshot."""
 FLUSH_BYTES = 16 << 20
 """Copied bytes after which the copy is flushed, so that the flushes of other logs never wait for more bytes."""
 
@@ -37,7 +37,7 @@ class _CopiedSegment:
 
 
 class LogCopy:
-    """The future of one log.  Its coroutines raise DiskError after they have reported the directory that failed.
+    """The copy of a log for its move, the *future*.  If a directory fails, coroutines report it and raise DiskError.
 
     size: bytes of the segments that were copied.
     end_offset: end of the records that were copied, or an offset before it in the same segment.
@@ -97,7 +97,7 @@ class LogCopy:
     async def step(self, ends: Mapping[int, int]) -> bool:
         """Copy the next piece.  Return False if everything is copied.
 
-        ends: an earlier result of `ends`.  Nothing beyond it is copied, because the log may grow as fast as the copy.
+        ends: an earlier result of `ends`.  Later bytes are not copied, because the log may grow as fast as the copy.
         """
         self._drop_changed()
         for segment in list(self.log.segments):
@@ -145,7 +145,7 @@ class LogCopy:
     async def _copy_piece(self, copied: _CopiedSegment, size: int) -> None:
         segment = copied.segment
         file = self._open(segment.base_offset, "log")
-        if file.size != copied.size:  # a write timed out, but its thread finished it
+        if file.size != copied.size:  # a write timed out, but its thread completed it later
             self._drop(segment.base_offset)
             return
         with self.source.reported():

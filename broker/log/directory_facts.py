@@ -1,4 +1,4 @@
-"""The facts about the logs of a data directory, and its folders, as a start finds them."""
+"""The folders of logs in a data directory, and the facts about these logs, as a start finds them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The part of a log that is not durable yet, and how flushes make it durable.
 
-An append goes to the page cache and is readable immediately.  The group flush (`flush.py`) then makes it durable; its
-tickets name the data that it flushed.  A ticket counts only for the *generation* of the log from which it was taken.
+An append goes to the page cache and is readable immediately.  The group flush (`flush.py`) then makes it durable.  A
+*ticket* names the data of one log in one flush.  It counts only in the *generation* of the log in which it was taken.
 Every truncation begins a new generation.  So a flush of truncated records never counts as a flush of later records at
 the same offsets.
 
@@ -24,7 +24,7 @@ from quorumlog.runtime.disk import DiskFile
 
 
 class FlushTicket(NamedTuple):
-    """The data of one log that one flush makes durable, and the end offset that this proves.
+    """The data of one log that one flush makes durable, and the end offset up to which the log is durable then.
 
     folders_first: files were deleted, and the deletions must be durable before later appends.
     close: complete files, to be closed after the flush.
@@ -44,9 +44,9 @@ class FlushTicket(NamedTuple):
 class Durability:
     """Collects the unflushed writes of one log, until a flush takes them as a ticket.
 
-    is_truncating: records were removed, and this is not durable yet.
-    folder_fact: the value of the folder's fact, or the one that is being written; None: there is none.
-    mark_dirty: called when there is something to flush that a caller or a restart depends on; set by the manager.
+    is_truncating: records were removed, and their removal is not durable yet.
+    folder_fact: the value of the folder's fact, or a new value that is being written; None: there is none.
+    mark_dirty: called when a caller or a restart depends on the next flush; set by the manager.
     on_flushed: called with each new durable end, and when a truncation is durable.
     """
 
@@ -80,12 +80,12 @@ class Durability:
 
     @property
     def is_dirty(self) -> bool:
-        """Return whether something waits for a flush.  A changed parent needs no check: a file is created with it."""
+        """Return whether something waits for a flush.  A new folder needs no check: a file is created with it."""
         is_changed = bool(self._files) or self._folder_changed or self.is_truncating
         return is_changed or self._marks.durable_offset < self._marks.end_offset
 
     def set_write_caching(self, write_caching: bool) -> None:
-        """Without write caching, callers wait for flushes; with it, they do not."""
+        """Set whether records may be acknowledged before they are flushed."""
         self._write_caching = write_caching
         if self.is_dirty:
             self.request_flush()
@@ -93,12 +93,12 @@ class Durability:
     # -- contents that are written
 
     def note_change(self) -> None:
-        """Have the log flushed, and its state written at the next checkpoint."""
+        """Request a flush, and have the next checkpoint write the state of the log."""
         self._marks.is_changed = True
         self.request_flush()
 
     def request_flush(self) -> None:
-        """Have the log flushed, if a write may wait for that."""
+        """Request a flush of the log, if a write may wait for it."""
         # With write caching, no write waits for a flush once the folder's fact is UNSYNCED.
         if self.is_truncating or not (self._write_caching and self.folder_fact == UNSYNCED):
             self.mark_dirty(self)
@@ -144,7 +144,7 @@ class Durability:
             self._folders_first = self.is_truncating = True
 
     def recovered(self, unflushed: Iterable[DiskFile]) -> None:
-        """Note that a recovery has changed or read data, which may be only in the page cache."""
+        """Note that recovery has changed or read data that may be only in the page cache."""
         if self.has_folder:  # names and deletions may also not be durable
             self._parent_changed = self._folder_changed = self._folders_first = self.is_truncating = True
         for file in unflushed:
@@ -165,9 +165,9 @@ class Durability:
 
     @contextmanager
     def changing_fact(self) -> Iterator[None]:
-        """Accept no folder's fact from a flush during the body, in which a truncation or a reset writes that fact.
+        """Let no flush write the folder's fact during the body, in which a truncation or a reset writes it.
 
-        The flush would overwrite it.
+        Otherwise the flush would overwrite the new value.
         """
         self._is_fact_changing = True
         try:
@@ -180,7 +180,7 @@ class Durability:
     def hold(self) -> None:
         """Hold flushes back, because the copy in the other directory may soon replace this one.
 
-        Held flushes prove nothing until `release`.  `release` or `moved` ends this.
+        Until `release` or `moved`, flushes do not raise the durable end.
         """
         assert not self.is_truncating, f"{self.folder}: a truncation is not durable yet"
         assert not self._is_held, f"{self.folder} is held"
@@ -239,7 +239,7 @@ class Durability:
         return ticket
 
     def accepts_fact(self, ticket: FlushTicket) -> bool:
-        """Return whether the folder's fact in `ticket` still holds: no truncation, reset or closing has begun since."""
+        """Return whether a flush may write the fact in `ticket`: no truncation, reset, move or close began since."""
         is_current = ticket.generation == self.generation and not self.is_closed
         return is_current and not self._is_fact_changing and not self._is_held
 

@@ -53,7 +53,7 @@ class SegmentIndex:
         self._newest.append(newest_before)
 
     def last_position(self) -> int:
-        """Return the position of the last entry; 0, the start of the segment, without any."""
+        """Return the position of the last entry; without entries 0, the start of the segment."""
         return self._positions[-1] if self._positions else 0
 
     def by_offset(self, offset: int) -> IndexEntry:
@@ -88,7 +88,7 @@ class SegmentIndex:
 
     @classmethod
     def load(cls, base_offset: int, data: bytes, position_limit: int) -> SegmentIndex:
-        """Return the index in a file's bytes, up to the first damage, without entries at or above `position_limit`."""
+        """Return the index in the file's `data`, up to the first damage; omit entries at or above `position_limit`."""
         index = cls(base_offset)
         at = 0
         while at + _CHUNK_HEAD.size <= len(data):

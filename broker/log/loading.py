@@ -21,7 +21,7 @@ from quorumlog.runtime.disk import Disk, DiskFile
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.turns import Turn
 
-INDEX_GAP_MAX = 1 << 20  # before the recovery point; with a larger gap, the whole index is rebuilt
+INDEX_GAP_MAX = 1 << 20  # bytes before the recovery point without an entry; with more, the whole index is rebuilt
 
 logger = get_logger("log")
 
@@ -91,11 +91,11 @@ def recover_log(
     floor: Floor,
     recent: RecentAppends,
 ) -> Generator[None, None, Recovered]:
-    """Read the log from the recovery point in `state`, or all of it without a state; yields between chunks.
+    """Read the log from the recovery point in `state`, or the whole log without a state; yield between chunks.
 
     flushed_segment: as `state.flushed_segment` returns it.
     committed: everything below this offset was durable and committed in this directory.
-    floor: a log that ends before it has lost records.
+    floor: a log that ends below this offset has lost records.
 
     Raises:
         CorruptStoreError: something durable is missing or damaged.
@@ -132,7 +132,7 @@ def recover_log(
 
 
 def check_whole(disk: Disk, path: str, state: LogState | None, durable: int | None) -> Generator[None, None, None]:
-    """Check every segment in the folder at `path`: all that `state` names exist, are whole, and follow each other.
+    """Check that the segments in the folder at `path` are whole and contiguous, and that all those in `state` exist.
 
     durable: end of the records that were durable when damage was found.  Above this end and the recovery point, the
         first problem is left to recovery, because it may be a torn tail.  None: unknown, so everything must be whole.
@@ -162,7 +162,7 @@ def check_whole(disk: Disk, path: str, state: LogState | None, durable: int | No
 class _Tail(NamedTuple):
     """The part of a log from the recovery point on.
 
-    floor: a log that ends before it has lost records.
+    floor: a log that ends below this offset has lost records.
     epochs, segments: the contents of the log so far; `recover` adds to them.
     """
 
@@ -178,8 +178,8 @@ class _Tail(NamedTuple):
     def recover(self, bases: list[int]) -> Generator[None, None, TornTail | None]:
         """Recover the segments with these base offsets and add them to `segments`; return the torn tail, if any.
 
-        Files without useful data are deleted at the end: a log that turns out to be damaged keeps all its files,
-        because a missing one may be restored.
+        Files without useful data are deleted only at the end.  So a damaged log keeps all its files, which are useful
+        if an operator restores a missing one.
         """
         point = self.point
         if point.position > 0 and (not bases or bases[0] != point.segment):
@@ -217,7 +217,7 @@ class _Tail(NamedTuple):
     def _gap_before(self, base_offset: int, file: DiskFile) -> TornTail | None:
         """Return the torn tail that begins with this segment, if it does not follow the log so far.
 
-        Before a segment that was never flushed, a whole segment or the end of one may never have become durable.
+        If a segment was never flushed, all or part of the segments before it may never have become durable.
         """
         epochs = self.epochs
         if base_offset == epochs.end_offset:
@@ -257,7 +257,7 @@ class _Tail(NamedTuple):
             return True, None
         index = _load_index(self.disk, segment, start.position)
         recovered = yield from recover_segment(segment, file, index, start, flushed)
-        segment.discard_stale_index()  # a power failure may have kept batches, but undone an earlier deletion
+        segment.discard_stale_index()  # a power failure may have undone an earlier deletion, but not later appends
         if start.position - index.last_position() > INDEX_GAP_MAX:
             self.disk.remove(segment.index_path)
             segment.forget_index()

@@ -113,7 +113,7 @@ class LogManager:
         return {one.id: one.failure for one in self._directories.values() if one.failure is not None}
 
     def moved_away(self, key: LogKey, directory_id: UUID) -> UUID | None:
-        """Return the directory to which a log moved from this one, if that one has failed or is not in `data.dirs`.
+        """Return the directory to which the log moved from `directory_id`, if it has failed or is not in `data.dirs`.
 
         The strays that this start found show the move.  A log that moved several times has a stray in each former
         directory.
@@ -199,7 +199,7 @@ class LogManager:
                 if state is not None and state.swapping:
                     finish_swaps(disk, folder, state)
                     await disk.sync_dir(f"{LOGS}/{folder}")
-                    # Note this before the next swap: until that is decided, it may leave a `.swap` of the same name.
+                    # Write the state before the next swap, which may leave an undecided `.swap` of the same name.
                     state = msgspec.structs.replace(state, swapping=[])
                     notes[state_fact(folder)] = encode_state(state)
                 durable = facts.durable(key, folder, state)
@@ -266,7 +266,7 @@ class LogManager:
                 log.close()
 
     def _working(self) -> Iterator[LogDirectory]:
-        """Yield the directories that have not failed by the time that they are reached."""
+        """Yield each directory that has not failed when its turn comes."""
         return (directory for directory in self._directories.values() if directory.failure is None)
 
     def _logs_in(self, directory: LogDirectory) -> list[PartitionLog]:
@@ -292,8 +292,8 @@ class LogManager:
     def settle(self, key: LogKey, directory_id: UUID) -> None:
         """Move the copy of `key` in `directory_id` from `doubles` to `logs`; `set_doubles_aside` sets the others aside.
 
-        If that directory has no copy, or a damaged one, the replica is in `failures` with all copies: it is not known
-        which one could be used.
+        If that directory has no copy, or a damaged one, `key` and all copies are put in `failures`, because it is
+        unknown which copy could be used.
         """
         copies = self._doubles.pop(key)
         log = copies.pop(directory_id, None)
@@ -341,7 +341,7 @@ class LogManager:
         """Make everything appended to `logs` durable, with one barrier for each directory.
 
         Raises:
-            DiskError: a directory failed; the logs on the others are durable nevertheless.
+            DiskError: a directory failed; the logs in other directories are durable nevertheless.
         """
         by_directory: dict[UUID, list[Durability]] = {}
         for log in logs:
@@ -350,7 +350,7 @@ class LogManager:
         # nothing.
         barriers = [self._directories[directory_id].flush.begin(mine) for directory_id, mine in by_directory.items()]
         if len(barriers) == 1:
-            await barriers[0]  # saves a turn of the loop compared with `gather`, in each round of a follower
+            await barriers[0]  # unlike `gather`, needs no extra turn of the loop in each round of a follower
             return
         for outcome in await asyncio.gather(*barriers, return_exceptions=True):
             if outcome is not None:
@@ -380,7 +380,7 @@ class LogManager:
     ) -> bool:
         """Drop all records and continue at `offset`.  Return False, with nothing done, if the log changed meanwhile.
 
-        Also return False if the watermark was written to the facts meanwhile.  The caller then tries again.
+        Return False also if the watermark was written to the facts meanwhile.  After False, the caller tries again.
 
         epoch: epoch of the record before `offset`; -1 if it is unknown.
         is_wanted: called before the records are dropped, in the same turn of the event loop; if it returns False,
@@ -443,8 +443,8 @@ class LogManager:
     async def swap_segments(self, log: PartitionLog, planned: PlannedJob, replacement: Replacement) -> bool:
         """Check a compacted segment and replace sealed ones by it.
 
-        Return False, and change nothing, if the log has changed since the job was planned.  In both cases, the file of
-        the replacement was renamed or deleted.
+        Return False, and change nothing, if the log has changed since the job was planned.  In either case, the file
+        of the replacement was renamed or deleted.
 
         Raises:
             BadReplacementError: the replacement must not be used.
@@ -514,13 +514,13 @@ class LogManager:
     # -- strays
 
     async def set_aside(self, keys: Iterable[LogKey], wall_ms: int, keep: bool = False) -> None:
-        """Remove these from `logs` and `failures`, and move their folders to the strays.
+        """Remove `keys` from `logs` and `failures`, and move the folders of these logs to the strays.
 
         `delete_strays` deletes them later; with `keep`, only `purge_strays` does.  On an offline directory the folders
         stay where they are, and the next start finds them.
 
         Raises:
-            DiskError: a directory failed; the folders on the others are set aside nevertheless.
+            DiskError: a directory failed; the folders in other directories are set aside nevertheless.
         """
         rest = list(keys)
         turn = Turn()
@@ -534,7 +534,7 @@ class LogManager:
                 for directory, _ in self._failed_folders.get(key, ()):
                     by_directory.setdefault(directory.id, []).append(key)
             failure = await self._set_aside(by_directory, self._take_out, wall_ms, keep) or failure
-            rest = [key for key in rest if key in self._logs]  # it moved to another directory during the wait
+            rest = [key for key in rest if key in self._logs]  # those that moved during the wait
         if failure is not None:
             raise failure
 

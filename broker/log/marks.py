@@ -26,8 +26,8 @@ class LogMarks:
     cleaned_offset: end of the part that was compacted; never above the watermark.
     compacted_end: end of the last segment that compaction has replaced; markers below it may have been removed.
     watermarks_taken: how many times the watermark was taken to be written to the facts.
-    moved_from: the directories that this log has left, with all records, since the process began, or that its facts
-        named at the start; the oldest is first.  A directory to which it returns is removed.
+    moved_from: the directories that this log has left with all records, oldest first: the ones that its facts named
+        at the start, then later ones.  If the log returns to a directory, that directory is removed from the list.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class LogMarks:
         self.watermarks_taken = 0
         self._written_watermark = 0  # in the facts
         self.moved_from = tuple(state.moved_from)
-        self._is_move_known = not state.moved_from  # to the controller
+        self._is_move_known = not state.moved_from  # by the controller
 
     @property
     def end_offset(self) -> int:
@@ -103,9 +103,9 @@ class LogMarks:
         self._written_watermark = 0
 
     def recovered(self, durable_offset: int) -> None:
-        """Note that recovery has found the log; data above `durable_offset` may be only in the page cache."""
+        """Note that recovery has read the log; data above `durable_offset` may be only in the page cache."""
         self.durable_offset = durable_offset
-        self.high_watermark = min(self.high_watermark, self.truncation_floor)  # records above may have been replaced
+        self.high_watermark = min(self.high_watermark, self.truncation_floor)  # higher records may have been replaced
         self.is_changed = True
 
     # -- the facts

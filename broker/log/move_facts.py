@@ -5,8 +5,8 @@ the move is decided.  A move has these steps; a crash between any two of them lo
 
 1. The source gets the fact `moving/<folder>`, with the target's id.  A start begins the copy again.
 2. The broker copies the log to the folder `futures/<folder>` of the target, and makes the copy durable.  A start
-   deletes it.
-3. The target gets the fact `future/<folder>`, which contains the facts of the log for later.  A start deletes it, too.
+   deletes the copy.
+3. The target gets the fact `future/<folder>`, with the facts that the log will have there.  A start deletes both.
 4. The source's fact `moving/<folder>` records that the move is decided.  The same transaction deletes the source's
    facts about the log, and makes its folder a stray, whose fact names the target.  From here on the future counts: a
    start does steps 5 and 6.
@@ -16,7 +16,7 @@ the move is decided.  A move has these steps; a crash between any two of them lo
 
 Between the end of step 2 and the end of step 5, a record is acknowledged only if it is durable in both directories (see
 `moves`).  If the source is offline at a start, the future stays as it is, because only the source knows whether the
-move was decided.  A folder that was renamed already proves the decision as well.
+move was decided.  A folder that was already renamed also proves the decision.
 
 The metadata may name the source until the broker has reported the target.  Until then, the stray in the source is not
 deleted.  It shows where the log is, if the target is offline or missing at a start (`LogManager.moved_away`).  Also
@@ -134,8 +134,8 @@ def _is_decided(target: Disk, folder: str, fact: FutureFact, source_of: Callable
     if has_log and not target.exists(future_path(folder)):
         return True
     if has_log or state_fact(folder) in target.facts.load(state_fact(folder)):
-        # A move begins only if the target has no such log.  So this one was created after the decision, while the
-        # source was offline: the replica had been taken off the broker, and was assigned to it again.
+        # A move begins only if the target has no such log.  So this log was created after the decision, while the
+        # source was offline: the replica had been removed from the broker, and was assigned to it again.
         return False
     try:
         source = source_of(fact.source)

@@ -4,8 +4,8 @@
 limited rate, until little is missing.  Then it decides, under the guards of both directories, so that the log is not
 truncated or compacted, and no segment is deleted:
 
-- `Durability.hold`: the log continues, but flushes do not count any more.  So no record is acknowledged that is durable
-  only in the source.
+- `Durability.hold`: the log continues, but flushes do not count any more.  So a record that is durable only in the
+  source is not acknowledged.
 - The rest up to the current end is copied, and the copy is made durable.
 - The source records the decision.
 - The records appended meanwhile are copied without waiting.  In the same turn of the event loop the log begins to use
@@ -49,11 +49,11 @@ from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
 
 NEARLY_DONE = PIECE
-"""Missing bytes that are copied without waiting, on the event loop."""
+"""Missing bytes that are few enough to be copied without waiting, on the event loop."""
 HELD_BYTES_MAX = FLUSH_BYTES
 """Missing bytes at which a move may be decided.  They are copied while acknowledgements wait."""
 HOLD_S = 5.0
-"""How long acknowledgements wait for the target before the decision.  Then the move is put off."""
+"""Time that acknowledgements wait for the target before the decision.  After this time, the move is put off."""
 RETRY_S = 1.0
 """Time before a move that was put off is tried again."""
 TRIES_MAX = 10
@@ -62,7 +62,7 @@ SPARE_BYTES = 64 << 20
 """Bytes that a move leaves free in the target's file system.  A move that needs more is given up: a full file system
 would take all replicas of the target offline."""
 THROTTLE_LOOK_S = 1.0
-"""How often a move that waits because of the rate limit checks whether the limit has changed."""
+"""Interval at which a move that waits because of the rate limit checks whether the limit has changed."""
 
 logger = get_logger("log")
 
@@ -89,7 +89,8 @@ class LogMoves:
     """The moves of all logs of a broker, one at a time.  `run` is their task.
 
     copied_bytes: bytes of segments that were copied, including those of moves that ended early.
-    finished, failed: moves that reached their target; moves that a cause other than a request has ended.
+    finished: number of moves that reached their target.
+    failed: number of moves that did not, except those that a request has ended.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class LogMoves:
                 if log is None or self._targets.get(key) == target:
                     continue
                 self._targets.pop(key, None)  # ends the copy in progress
-                is_move = target != log.directory_id  # else: delete the fact, also that of a move to a failed directory
+                is_move = target != log.directory_id  # else delete the fact, even if its target has failed
                 fact = encode_fact(MoveFact(target)) if is_move else None
                 changes.setdefault(log.directory_id, {})[moving_fact(_folder(log))] = fact
                 if is_move:
@@ -226,7 +227,7 @@ class LogMoves:
             await self._move(*chosen, wall_ms)
 
     def _next(self) -> tuple[PartitionLog, LogDirectory] | None:
-        """Return the first log that can be moved now, and its target; forget those whose directory has failed."""
+        """Return the first log that can be moved, and its target; forget moves from or to failed directories."""
         for key, target_id in list(self._targets.items()):
             log, target = self._logs.get(key), self._directories[target_id]
             if log is not None and target.failure is None and self._directories[log.directory_id].failure is None:
@@ -251,7 +252,7 @@ class LogMoves:
         except DiskError as error:
             logger.warning("move of a replica ends", folder=log.folder, target=target.id, cause=str(error))
         finally:
-            if self._deciding is None or self._deciding.done():  # else a cancellation leaves it to `close`
+            if self._deciding is None or self._deciding.done():  # else `run` was cancelled, and `close` waits
                 self._copy = None
         has_failed = is_damaged or source.failure is not None or target.failure is not None
         if (is_moved or has_failed) and self._targets.get(log.key) == target.id:
@@ -280,7 +281,7 @@ class LogMoves:
             await self._copy_most(copy)
             if not self._goes_on(copy):
                 return False
-            await self._checkpoints.write(copy.source, [copy.log])  # the copy gets its index and producer snapshot
+            await self._checkpoints.write(copy.source, [copy.log])  # writes indexes and a producer snapshot to copy
             await copy.copy_state()
             await copy.flush()
             await self._copy_most(copy)

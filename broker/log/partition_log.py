@@ -226,14 +226,14 @@ class PartitionLog:
         return transactions.aborted_between(offset, end_offset)
 
     def size_from(self, offset: int) -> int:
-        """Return the bytes of the batches from the one that holds `offset` on.
+        """Return the size in bytes of the batches from the one that holds `offset` on.
 
         Raises: CorruptStoreError, DiskError.
         """
         return self._reader.size_from(offset)
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
-        """Return the bytes of the batches that an unbounded `read` would return for this range.
+        """Return the size in bytes of the batches that an unbounded `read` would return for this range.
 
         Raises: CorruptStoreError, DiskError.
         """
@@ -266,7 +266,7 @@ class PartitionLog:
     def batch_start(self, offset: int) -> int:
         """Return the base offset of the batch that holds `offset`, or `offset` itself if no batch does.
 
-        A truncation to `offset` ends the log there.
+        A truncation to `offset` ends the log at the returned offset.
 
         Raises: CorruptStoreError, DiskError.
         """

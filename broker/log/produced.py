@@ -4,8 +4,8 @@ Theory of operation.  A batch is refused unless its records match its header exa
 header would stop every consumer of the partition, and followers copy it byte for byte.  `check_produced` checks the
 headers, and the records of batches without compression, in time proportional to the received bytes.  `check_inflated`
 checks batches with compression, which must be inflated first.  The topic config `compression.validation.enable` enables
-this check.  Compacted topics always have it, because each of their records needs a key.  Topics that limit timestamps
-always have it, too.  `broker.log.recompression` makes the same check.  The caller chooses the thread, because one
+this check.  It is always enabled for compacted topics, because each of their records needs a key, and for topics that
+limit timestamps.  `broker.log.recompression` makes the same check.  The caller chooses the thread, because one
 megabyte may inflate to many.  Like Kafka, the check refuses forms of lz4 that Java clients do not read.
 
 The inflated size is bounded twice: absolutely, and relative to the size that the client sent.  All batches of one

@@ -47,7 +47,7 @@ class LogReader:
         return _trimmed(segment.read(start, limit, marks.epochs.epoch_of), offset)
 
     def size_from(self, offset: int) -> int:
-        """Return the bytes of the batches from the one that holds `offset` on."""
+        """Return the size in bytes of the batches from the one that holds `offset` on."""
         if offset >= self._marks.end_offset:
             return 0
         segments = self._segments.all
@@ -58,7 +58,7 @@ class LogReader:
         return first.size - first.position_of(offset) + sum(segment.size for segment in segments[index + 1 :])
 
     def size_between(self, offset: int, up_to_offset: int) -> int:
-        """Return the bytes of the batches that an unbounded `read` would return for this range."""
+        """Return the size in bytes of the batches that an unbounded `read` would return for this range."""
         return 0 if offset >= up_to_offset else self.size_from(offset) - self.size_from(up_to_offset)
 
     async def offset_for_timestamp(self, timestamp_ms: int, up_to_offset: int) -> TimestampOffset | None:

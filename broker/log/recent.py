@@ -26,7 +26,7 @@ class RecentAppends:
         self._size_max = size_max
         self._size = 0
         self._appends = OrderedDict[tuple[Hashable, int], memoryview]()
-        """From the oldest to the newest.  A dict would search for its first key past all deleted ones."""
+        """From the oldest to the newest.  A dict would pass all deleted keys in each search for its first one."""
         self._positions = defaultdict[Hashable, deque[int]](deque)
         """By segment, ascending, because a segment only grows at its end."""
 
@@ -68,6 +68,6 @@ class RecentAppends:
 def _memory_of(data: memoryview) -> int:
     """Return the size of the buffer that `data` keeps alive: a slice of a frame holds all of the frame.
 
-    Slices of one frame count it more than once, so the bound is never exceeded.
+    A frame counts once for each of its slices, so the bound is never exceeded.
     """
     return memoryview(data.obj).nbytes

@@ -1,11 +1,11 @@
 """Changes the codec of produced batches to the codec of their topic (`compression.type`), before a leader appends them.
 
 Only the codec changes.  The bytes of the records stay as they are, and so does every field of the header except the
-codec, the length and the checksum: producer id, epoch and sequence, the transactional flag, offsets and timestamps.  To
-producers, consumers and followers, the batch is thus like one that was produced in this codec.  As in
+codec, the length and the checksum: producer id, epoch and sequence, the transactional flag, offsets and timestamps.  So
+producers, consumers and followers treat the batch as if it had been produced in this codec.  As in
 `broker.log.produced`, a wrong max timestamp is corrected.
 
-A batch that has the topic's codec already is not compressed again at another level, as in Kafka.  Every batch of the
+As in Kafka, a batch that has the topic's codec already is not compressed again at another level.  Every batch of the
 produce is opened and checked, even if the topic does not demand the check of records.
 
 Memory: the batches together inflate to at most the caller's bound, and each result has at most `message_size_max` and
@@ -35,7 +35,7 @@ def needs_recompression(produced: Produced, target: Recompression) -> bool:
 def recompress(
     produced: Produced, target: Recompression, inflated_max: int, message_size_max: int
 ) -> Produced | Refused:
-    """Return the batches in the codec of `target`, in new memory, or the refusal of one.  May run in any thread.
+    """Return the batches in the codec of `target`, in new memory, or a refusal.  May run in any thread.
 
     inflated_max: bytes to which all batches with compression together may inflate.
     message_size_max: bytes of a batch, header included.  A batch that exceeds it only in the new codec is refused, too,

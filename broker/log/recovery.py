@@ -46,7 +46,7 @@ OFFSET_JUMP_MAX = 1 << 31  # a later batch of the same segment is never further 
 
 
 class DamagedLogError(CorruptStoreError):
-    """A batch is damaged, because a good one follows.  durable: an offset below which everything was durable."""
+    """A bad batch is no torn tail, because a good one follows.  durable: offset below which everything was durable."""
 
     def __init__(self, problem: str, durable: int) -> None:
         super().__init__(problem)
@@ -186,7 +186,7 @@ def recover_segment(
 
 
 def find_batch(file: DiskFile, position: int, offset: int) -> Generator[None, None, int | None]:
-    """Return the position of the first good batch at or after `position` with at least `offset`; None without one.
+    """Return the position of the first good batch at or after `position` with at least `offset`; None if none exists.
 
     Searches for the bytes that every such header has: the upper bytes of its base offset, and the number of the format.
     """

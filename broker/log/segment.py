@@ -3,7 +3,7 @@
 The last segment of a log is its active one, the only one that grows.  No file is opened or read before it is needed:
 the log's state or recovery supplies `size`, `end_offset` and `newest_timestamp`.
 
-**Finding a batch.**  The index names a batch at most one interval before it; from there, headers are read one by one.
+**Finding a batch.**  The index names an earlier batch, at most one interval away.  From there, headers are read singly.
 Nearly all fetches are at the end of a log.  They find their batch in a short list of the last batches instead.
 
 **Checked bytes.**  Bytes that this process appended or recovered are known to be good.  All other bytes are checked,
@@ -63,7 +63,7 @@ class Segment:
         self._index: SegmentIndex | None = None
         self._recent_offsets = array("q")
         self._recent_positions = array("q")
-        self._appended_from = size  # bytes from here on came through this process
+        self._appended_from = size  # bytes from here on were appended or recovered by this process
         self._checked = (0, 0)  # bytes in this range were read and found good
 
     @classmethod
@@ -221,7 +221,7 @@ class Segment:
     # -- finding
 
     def offset_before(self, position: int) -> int:
-        """Return the offset of a batch before `position` without a read; a near one only if the index is in memory."""
+        """Return the offset of a batch before `position`, without a read.  It is near if the index is in memory."""
         if position >= self.size:
             return self.end_offset
         return self.base_offset if self._index is None else self._index.by_position(position).offset

@@ -1,12 +1,12 @@
 """The state of a log in the facts of its directory, so that a start reads no file of an idle log.
 
 The state is written at checkpoints.  After a clean stop it is complete; after any other stop it names the point from
-which recovery reads.  It begins with its checksum, because a wrong digit could hide records, or let appends overwrite
-others.
+which recovery reads.  The state begins with its checksum, because a wrong digit could hide records, or let appends
+overwrite others.
 States of releases that wrote no checksum are accepted; those releases ignore the checksum.
 
 After an unclean stop, two smaller facts distinguish lost data from data that never existed.  `folder/<folder>` is
-written before anything in a new folder is acknowledged as durable, and again before anything in a new segment is.  It
+written before the first record in a new folder, and the first record in a new segment, is acknowledged as durable.  It
 proves that the folder must exist, and that a flush has completed since that segment began.  `watermark/<log>`, written
 every few seconds, is a watermark below which everything was durable in this directory: the log must reach it.
 """
@@ -48,7 +48,8 @@ class SegmentState(msgspec.Struct, frozen=True, array_like=True):
 class RecoveryPoint(msgspec.Struct, frozen=True):
     """The point from which recovery reads.  Everything before it is durable, committed and checked.
 
-    offset: base offset of the batch at `position` of the segment that begins at `segment`, or of the next batch there.
+    segment, position: the segment with this base offset, and a position in it.
+    offset: base offset of the batch at that position, or of the next batch to be written there.
     newest_timestamp: newest timestamp of the batches before it in that segment.
     """
 
@@ -66,8 +67,8 @@ class LogState(msgspec.Struct, frozen=True):
     cleaned_offset: end of the part that was compacted.
     swapping: base offsets of the segments whose compacted replacement is being swapped in; see `cleaning.swap`.
     compacted_end: end of the last segment that compaction has replaced.
-    moved_from: the directories that the log has left, with all records, and that the controller's metadata may still
-        name; the oldest is first.  Releases that do not know the field ignore it.
+    moved_from: the directories that the log has left with all records, oldest first, if the controller's metadata may
+        still name them.  Releases that do not know the field ignore it.
     """
 
     version: int

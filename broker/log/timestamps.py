@@ -2,7 +2,7 @@
 
 A header may claim a newer timestamp than its records have.  Such a batch is opened and skipped, but only `OPENED_MAX`
 batches are opened, because a log may be full of them.  After that, or if a batch cannot be opened, the answer comes
-from its header.
+from the header of the batch.
 """
 
 from __future__ import annotations

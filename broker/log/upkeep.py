@@ -50,7 +50,7 @@ class LogUpkeep:
         return start
 
     def remove_below_start(self) -> None:
-        """Delete the segments below the start that the facts no longer name."""
+        """Delete the segments below the start, except those that the facts still name."""
         marks = self._marks
         # The start may have moved since the facts were made.
         start_offset = min(marks.start_offset, marks.written_start_offset)
@@ -76,7 +76,7 @@ class LogUpkeep:
         return self._marks.is_changed or (bool(segments) and segments[0].end_offset <= self._marks.start_offset)
 
     def prepare_checkpoint(self) -> None:
-        """Write the index and the producers' state, for which a restart would otherwise read the log.
+        """Write the index and the producers' state, so that a restart need not read the log to compute them.
 
         The caller flushes them before it calls `take_state`.
         """

@@ -34,7 +34,7 @@ class CleanerLimits(msgspec.Struct, frozen=True):
     """Every bound of the cleaner."""
 
     interval_ms: int = 15_000
-    """How long the cleaner waits if no log is due."""
+    """Time that the cleaner waits if no log is due."""
     map_memory: int = 128 << 20
     """Bytes of the offset map.  If it is full, the rest of the dirty part is left to the next job."""
     uncleanable_retry_ms: int = 3_600_000
@@ -110,7 +110,7 @@ class LogCleaner:
         if self._swap is None:
             return
         await asyncio.wait([self._swap])
-        if not self._swap.cancelled() and (error := self._swap.exception()) is not None:  # read it, or asyncio logs it
+        if not self._swap.cancelled() and (error := self._swap.exception()) is not None:  # asyncio logs unread ones
             logger.warning("swap of compacted segments ends", cause=str(error))
 
     async def clean_next(self) -> bool:

@@ -2,7 +2,7 @@
 
 A job is a generator, which yields after each piece of work, so that its caller can limit its speed and end it.  It
 holds one batch of a segment in memory, its inflated records, and the offset map.  If the map is full before the dirty
-part ends, the job cleans as far as the map knows, and the next job continues there.
+part ends, the job cleans up to that point, and the next job continues there.
 
 Replacements are made from the oldest segment on, and the caller swaps each in before the job continues.  So the older
 records of a key are removed before its tombstone gets the horizon at which it may be removed itself.
@@ -51,7 +51,7 @@ class Files(Protocol):
 
 
 class CleanJob(msgspec.Struct, frozen=True):
-    """All that a worker must know of a log.
+    """Everything that a worker must know about a log.
 
     folder: path of the log's folder below the data directory.
     segments: all sealed segments that may be cleaned, in order: base offset, end offset, size.
@@ -112,10 +112,10 @@ def cleaned_path(folder: str, base_offset: int) -> str:
 
 
 def run_job(job: CleanJob, files: Files) -> Generator[Work | Replacement, None, Finished]:
-    """Clean a log.  After a `Replacement` was yielded, the caller has taken over or deleted its file.
+    """Clean a log.  Before the caller resumes after a `Replacement`, it takes over or deletes the file.
 
     Raises:
-        UncleanableError: the contents of a batch do not permit it.
+        UncleanableError: the contents of a batch do not permit the cleaning.
         SourceChangedError: try again later.
     """
     latest = OffsetMap(job.map_memory)
@@ -132,8 +132,8 @@ def run_job(job: CleanJob, files: Files) -> Generator[Work | Replacement, None, 
 class _RecentBatches:
     """The last batches of the open producers in the dirty part.
 
-    If a truncation removes the batches of such a producer above `limit`, these are its last ones again.  If a producer
-    has few of them, all its batches in the clean part stay; earlier cleanings have left only few there.
+    If a truncation removes the batches of such a producer above `limit`, these are its last batches again.  If there
+    are fewer than `RECENT_BATCHES`, all its batches in the clean part stay; earlier cleanings have left only few there.
     """
 
     def __init__(self, job: CleanJob) -> None:
@@ -159,7 +159,7 @@ class _RecentBatches:
 def _note_latest(
     job: CleanJob, files: Files, latest: OffsetMap, recent: _RecentBatches, aborted: AbortedRecords
 ) -> Generator[Work, None, int]:
-    """Fill the map from the dirty part; return the offset up to which it knows each key."""
+    """Fill the map from the dirty part; return the offset below which it knows every key."""
     for base_offset, end_offset, size in job.segments:
         if end_offset <= job.dirty_start:
             continue

@@ -1,8 +1,8 @@
 """The latest offset of each key, in limited memory, and the records of a batch that survive a cleaning.
 
 Compiled code opens the records (`native/key_offsets.h`).  A key is represented by 128 bits of SipHash with a secret of
-this map.  Two of 2^40 keys have the same hash with a probability of 2^-49, and no client can choose keys that do,
-because it does not know the secret.
+this map.  The probability that any two of 2^40 keys have the same hash is 2^-49.  Clients cannot choose such keys,
+because they do not know the secret.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class OffsetMap:
         return len(self._keys)
 
     def note(self, body: Buffer, header: BatchHeader, first_offset: int) -> int | None:
-        """Note the keys of a batch, which lies above all earlier ones, from the record at `first_offset` on.
+        """Note the keys of a batch above all earlier ones, from the record at `first_offset` on.
 
         Return the offset of the first record whose key has no room in the map, or None.
 
@@ -83,8 +83,8 @@ class OffsetMap:
     def survivors(self, body: Buffer, header: BatchHeader, clean_end: int, *, removes_tombstones: bool) -> Survivors:
         """Find the records of a batch that survive.
 
-        A record at or above `clean_end` survives.  One below survives if it has a key, the map has no later offset of
-        the key, and it is not a tombstone that is removed.
+        A record at or above `clean_end` survives.  A lower one survives if it has a key, the map has no later offset
+        of the key, and it is not a tombstone that is removed.
 
         Raises:
             UncleanableError: the records are malformed.

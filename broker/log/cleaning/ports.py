@@ -38,8 +38,8 @@ class CleanWorker(Protocol):
 class LocalWorker:
     """A worker that runs jobs on the event loop, for a simulated disk.
 
-    It yields to other tasks only with a replacement.  It reads the open files of the log itself, and a task that
-    deletes a segment closes them.
+    It reads the log's own open files, which a task that deletes a segment would close.  So it lets other tasks run
+    only when it yields a replacement.
     """
 
     async def run(self, root: str, files: Files, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:

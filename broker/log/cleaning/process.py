@@ -16,10 +16,10 @@ from broker.log.cleaning.worker import Failed, Order, Report
 from quorumlog.runtime.logging import get_logger
 
 SILENCE_MAX_S = 120.0
-"""How long a worker may send no report before it counts as failed and is killed.  It reports every second while it
-works; one batch, and one flush, may take longer."""
+"""Time without a report after which a worker counts as failed and is killed.  A worker reports every second, but one
+batch or one flush may take longer."""
 END_TIMEOUT_S = 10.0
-"""How long `close` waits for the end of a killed process."""
+"""Time that `close` waits for the end of a killed process."""
 MODULE = "broker.log.cleaning.worker"
 
 logger = get_logger("log")

@@ -54,7 +54,7 @@ def rebuild(
 
     newest_ms: the greatest of their timestamps.
     delete_horizon_ms: the time from which its tombstones may be removed; None: the batch has a horizon, or needs none.
-        As in Kafka, it becomes the base timestamp, and attribute bit 6 is set.  Timestamps of records stay the same.
+        As in Kafka, the horizon becomes the base timestamp, and attribute bit 6 is set.  Records keep their timestamps.
 
     Raises:
         UncleanableError: the records are malformed, and get a delete horizon.
@@ -94,7 +94,7 @@ def emptied(header: BatchHeader) -> bytes:
 
 
 def filler(base_offset: int, end_offset: int, leader_epoch: int) -> bytes:
-    """Return a batch without records that replaces the removed batches in this range of offsets, of one epoch."""
+    """Return a batch without records, to replace removed batches of one epoch in this range of offsets."""
     return _sealed(
         BatchHeader(
             base_offset=base_offset,
@@ -116,7 +116,7 @@ def filler(base_offset: int, end_offset: int, leader_epoch: int) -> bytes:
 
 
 def is_filler(header: BatchHeader) -> bool:
-    """Return whether the batch has no records and no producer, so that any part of it may stand for its offsets."""
+    """Return whether the batch has no records and no producer, so that it may be shortened to part of its offsets."""
     return header.record_count == 0 and not header.has_producer_id and not header.is_control
 
 

@@ -2,9 +2,9 @@
 
 A swap has these steps; a crash between any two of them loses nothing:
 
-1. The worker writes `<base>.cleaned`.  A start deletes it.
+1. The worker writes `<base>.cleaned`.  A start deletes this file.
 2. The broker checks it, makes it durable, renames it to `<base>.swap` and makes the new name durable.  A start deletes
-   it, because the facts do not name it.
+   this file, because the facts do not name it.
 3. The log's state among the facts names the new segment, with `swapping`.  From here on, the swap is decided: a start
    renames `<base>.swap` to `<base>.log` if it still exists, deletes the other segments of the range, and does step 5.
 4. The broker renames and deletes the same files, and makes the names durable.
@@ -64,7 +64,7 @@ def checked_replacement(
     last_markers: by offset, the producer id of each marker that must survive.
 
     Raises:
-        BadReplacementError: it must not be used.
+        BadReplacementError: the replacement must not be used.
     """
     file = disk.open(path)
     segment = Segment(disk, folder, base_offset, end_offset=base_offset, size=0, newest_timestamp=-1)

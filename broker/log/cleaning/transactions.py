@@ -2,9 +2,9 @@
 
 **Aborted records** are removed at the first cleaning.
 
-**Markers.**  A marker must stay while a batch of its transaction is in the log, even one without records: without the
-marker, the transaction would be open again when the log is read.  After that, a reader that has read some of the
-records still needs the marker, and so does a follower that has copied some of them.  So the first cleaning that finds
+**Markers.**  A marker must stay while the log has a batch of its transaction, even one without records.  Otherwise the
+transaction would be open again when the log is read.  When no batch is left, a reader that has read some of the records
+still needs the marker, and so does a follower that has copied some of them.  So the first cleaning that finds
 no batch of the transaction sets the delete horizon of the marker, as it does for a tombstone, and a cleaning after that
 time removes it.  The last marker of each producer stays, because the producer's epoch is computed from it.
 """

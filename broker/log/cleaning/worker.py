@@ -29,11 +29,11 @@ from broker.log.cleaning.records import UncleanableError
 
 NICENESS = 19
 REPORT_INTERVAL_S = 1.0
-"""How often the worker reports that it is at work."""
+"""Interval at which the worker reports that it is at work."""
 BASE_MEMORY = 256 << 20
 """Bytes for the interpreter and its libraries."""
 INFLATED_COPIES = 8
-"""How many times the records of one batch may be in memory: inflated, taken apart, joined, compressed again."""
+"""Most copies of one batch's records in memory at a time: inflated, taken apart, joined, compressed again."""
 FREE_MIN_BYTES = 256 << 20
 FREE_MIN_PART = 0.05
 """Space that the worker leaves free: this part of the file system, or `FREE_MIN_BYTES` if that is less.  A full data
