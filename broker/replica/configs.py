@@ -54,7 +54,7 @@ class TopicConfigs:
 
 
 def _limit(text: str) -> int:
-    """Return a limit in the form that logs use: -1 for no limit, which is the largest int64 in a config."""
+    """Return a limit in the form that logs use: -1 for no limit.  A config states no limit as the largest int64."""
     return -1 if int(text) == INT64_MAX else int(text)
 
 

@@ -21,14 +21,14 @@ class ReplicaEvents:
     """The events of the replicas of a broker.  Subscribe before the broker registers.
 
     elected: (partition, leader epoch): this broker leads the partition from now on.  A leader that is elected again
-        under a later epoch is reported again, with no `resigned` between: its log was not truncated.
+        under a later epoch is reported again, without `resigned` in between, because its log was not truncated.
     resigned: (partition, leader epoch of the last `elected`): this broker no longer leads the partition, for any cause.
         A broker that stops reports nothing.
     role_changed: the replica leads, follows, or does neither, under another leader epoch or log than before.
     assignment_changed: a follower's replica set or ISR changed, under the same leader epoch.
     flushed: a follower that waited for a flush has flushed its whole log.
     start_moved: the log start of a leader or follower has moved and is not durable yet.
-    low_watermark_moved: the durable log start of a leader, a log start of its followers, or their set has changed.
+    low_watermark_moved: a leader's durable log start, a follower's log start, or the set of followers has changed.
     watermark_moved: the watermark of a leader or follower has moved.  Reported before the produces that it completes
         are answered.
     isr_candidate: a leader whose ISR may have to change.

@@ -99,7 +99,7 @@ class DeletionService:
             self._settle(replica)
 
     def _settle(self, replica: Replica, timed_out: asyncio.Future[DeletedRecords] | None = None) -> None:
-        """Answer the deletions of this replica that are decided.  timed_out: the one whose time is up."""
+        """Answer the deletions of this replica that are decided.  timed_out: the deletion whose time is up."""
         left = []
         for waiting in self._waiting.pop(replica, ()):
             answer = self._verdict(replica, waiting)

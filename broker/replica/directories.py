@@ -25,13 +25,13 @@ logger = get_logger("broker")
 
 REQUEST_TIMEOUT_MS = 5_000
 RETRY_S = 1.0
-"""Time before a refused report is repeated.  It does not grow, because one request carries all reports of a broker."""
+"""Time before a refused report is repeated.  It stays the same, as one request carries all reports of a broker."""
 ITEMS_MAX = 5_000
 """Replicas in one request."""
 
 
 class Directories:
-    """Opens and reports the directories of replicas.  directory_ids: all of this broker, including failed ones."""
+    """Opens and reports the directories of replicas.  directory_ids: all of the broker's, even failed ones."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Directories:
         found = logs.get(key)
         if found is not None and found.directory_id in logs.failed_disks:
             replica.offline = f"its directory {found.directory_id} is offline"
-            if found.directory_id != assigned:  # otherwise the controller would not know that it is offline
+            if found.directory_id != assigned:  # otherwise the controller would not know that the replica is offline
                 self.report(replica.partition, found.directory_id)
             return
         if found is None:
@@ -92,7 +92,7 @@ class Directories:
     def _create(self, replica: Replica, assigned: UUID, config: LogConfig) -> PartitionLog | None:
         """Create the replica's log in the directory that `_choose` returns.  Return None if no directory works.
 
-        A directory that fails in the creation goes offline, and the choice is repeated.
+        If creating the log fails, the directory goes offline, and the choice is repeated.
         """
         logs, preferred = self._context.logs, self._moves.take_preferred(replica)
         while (directory_id := self._choose(assigned, preferred)) is not None:
@@ -103,10 +103,10 @@ class Directories:
         return None
 
     def was_assigned_again(self, replica: Replica, partition: PartitionImage) -> bool:
-        """Return whether an offline replica was taken off this broker and assigned to it again since the last pass.
+        """Return whether an offline replica was removed from this broker and assigned to it again since the last pass.
 
         A new assignment replaces `LOST` or a failed directory in the metadata, and a late report of this broker does
-        the same.  They differ in one point: a replica that was assigned again is being added.
+        the same.  But only a replica that was assigned again is being added.
         """
         if replica.log is not None or self._context.broker_id not in partition.adding:
             return False
@@ -120,7 +120,7 @@ class Directories:
         replica = self._table.with_log(key)
         if replica is None or replica.log is None:
             return
-        # Report it even if the metadata names it: an earlier report of another one may not have been applied yet.
+        # Report it even if the metadata names it: an earlier report of another directory may be applied later.
         self.report(replica.partition, replica.log.directory_id)
         if replica.log.durable_start_offset < replica.log.start_offset:
             self._context.events.start_moved(replica)
@@ -139,7 +139,7 @@ class Directories:
             self._note_known(replica)
 
     def _note_known(self, replica: Replica) -> None:
-        """Let the log forget the directories that it has left.  The metadata names its current one."""
+        """Let the log forget the directories that it has left, because the metadata names its current directory."""
         # While a report is under way, an earlier report of another directory may still be applied.
         if replica.log is not None and replica.partition not in self._unreported:
             replica.log.move_known()
@@ -181,7 +181,7 @@ class Directories:
         return True
 
     def _moved_from(self, key: PartitionKey, directory_id: UUID) -> bytes:
-        """Return the id of the directory that the replica has left for this one, or nothing.
+        """Return the id of the directory from which the replica moved to `directory_id`, or nothing.
 
         The controller may learn first that the old directory has failed, and must not treat that as the loss of the
         replica.  If the controller missed several moves, the report names the directory that the controller knows.

@@ -13,9 +13,9 @@ retention has moved a log start, the new start is reported together with the nex
 A follower that truncates its log, or whose position has changed meanwhile, ignores the watermark and the log start in a
 reply.  So the first reply to each position that it sends repeats both, at the latest when the wait ends.
 
-A request is answered when a partition has something that cannot wait (`min_bytes` of records; an error or a divergence
-that was not sent yet), when its time is up, or when the session's next request arrives, because its fetcher then waits
-for the reply to that request.
+A request is answered when `min_bytes` of records are available, or when a partition has a result that cannot wait: a
+new error, a divergence, a preferred replica, or news for which clients wait (`_is_awaited`).  It is also answered when
+its time is up, and when the session's next request arrives: the fetcher then waits for the reply to the next request.
 
 Positions are noted before anything is read: a follower's fetch is first of all an acknowledgement.
 
@@ -111,7 +111,7 @@ class FetchService:
         epoch = session.next_epoch
         self._take_request(session, plan)
         if not self._sessions.count(session):
-            return FetchReply(int(KafkaCode.FETCH_SESSION_ID_NOT_FOUND))  # it lists too many partitions now
+            return FetchReply(int(KafkaCode.FETCH_SESSION_ID_NOT_FOUND))  # the session lists too many partitions now
         if plan.replica_id == CONSUMER and not session.full and not session.entries:
             self._sessions.close(session.session_id, CONSUMER)
             return FetchReply(int(KafkaCode.NONE))  # the consumer forgot its last partition, and needs no session
@@ -134,7 +134,7 @@ class FetchService:
             if session.session_id == NO_SESSION:
                 self._unwatch_all(session)
             elif session.full:
-                self._sessions.close(session.session_id, session.replica_id)  # the client has not received its id
+                self._sessions.close(session.session_id, session.replica_id)  # the client has not received the id
 
     async def _park(self, session: Session, deadline: float) -> None:
         """Wait until the session is woken, or until the time is up."""
@@ -197,7 +197,7 @@ class FetchService:
 
     def _on_session_closed(self, session: Session) -> None:
         """Let a fetch that waits in the session look at every partition again, and continue without the session."""
-        session.ready.update(dict.fromkeys(session.entries))  # until it continues, no replica touches the session
+        session.ready.update(dict.fromkeys(session.entries))  # until the fetch continues no replica touches the session
         self._unwatch_all(session)
 
     def _unwatch_all(self, session: Session) -> None:
@@ -229,7 +229,7 @@ class FetchService:
             try:
                 there = found.log.size_between(entry.fetch_offset, _readable_end(found, plan))
             except (DiskError, CorruptStoreError):
-                return True  # the read reports it
+                return True  # the read reports the error
             if there == 0 and session.session_id == NO_SESSION:
                 del session.ready[key]
             size += min(there, max(entry.max_bytes, 0))
@@ -363,7 +363,7 @@ class FetchService:
             replica.take_offline(error)
             return self._error(entry, KafkaCode.KAFKA_STORAGE_ERROR)
         if found.has_ended():
-            return self._error(entry, KafkaCode.NOT_LEADER_OR_FOLLOWER)  # it ended during the read
+            return self._error(entry, KafkaCode.NOT_LEADER_OR_FOLLOWER)  # the role ended during the read
         return self._result(entry, found, records)
 
     def _committed(
@@ -371,7 +371,7 @@ class FetchService:
     ) -> FetchResult:
         """Return records up to the last stable offset, with the aborted transactions in them."""
         if found.has_ended():
-            return self._error(entry, KafkaCode.NOT_LEADER_OR_FOLLOWER)  # it ended during the read
+            return self._error(entry, KafkaCode.NOT_LEADER_OR_FOLLOWER)  # the role ended during the read
         if entry.fetch_offset < found.log.start_offset:
             # Retention deleted the list of aborted transactions together with the records, during the read.
             return self._out_of_range(entry, found, KafkaCode.OFFSET_OUT_OF_RANGE, CONSUMER)
@@ -394,7 +394,7 @@ class FetchService:
         return replace(result, log_start_offset=start, diverging_epoch=epoch, diverging_end=diverging_end)
 
     def _serving(self, entry: AskedPartition, replica_id: int, rack: str = "") -> _Served | KafkaCode:
-        """Return the replica that may answer for this partition: the leader, or a follower if the consumer has a rack.
+        """Return the replica that may answer: the leader, or a follower for a consumer that states its rack.
 
         The leader epoch is checked before the follower's membership (KAFKA-14078).
         """
@@ -416,7 +416,7 @@ class FetchService:
         return _Served(replica, *found)
 
     def _nearest(self, entry: AskedPartition, plan: FetchPlan, found: _Served) -> int | None:
-        """Return the broker that should serve this consumer instead of the leader."""
+        """Return the broker that should serve this consumer instead of the leader; None if the leader should."""
         leader = found.role
         if not plan.rack or not self._table.context.reads_from_followers or not isinstance(leader, LeaderState):
             return None

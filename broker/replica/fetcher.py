@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-A fetcher's round: send the changes of the session, wait (long poll), append the records, flush all of them under one
-barrier.  The offsets of the next fetch then report to the leader which records are on this disk.  So a fetch offset is
-a *flushed* end (with write.caching the log counts as flushed when it is appended), and no other acknowledgement is
-needed.
+A round of a fetcher sends the changes of the session, waits (long poll), appends the records, and flushes all of them
+under one barrier.  The offsets of the next fetch then report to the leader which records are on this disk.  So a fetch
+offset is a *flushed* end, and no other acknowledgement is needed.  With write.caching, appended records count as
+flushed.
 
 `FollowerState.on_reply` compares each partition of a reply with the request that it answers.  A late reply, or one
 about another leader epoch or position, changes nothing.
@@ -69,8 +69,8 @@ Resolve = Callable[[int], "tuple[str, int] | None"]
 """Broker id → host and port of its inter-broker listener; None while it is not registered."""
 
 FLUSH_WAIT_S = 1.0
-"""How long a round waits for its flush, or for a truncation: a directory that hangs must not delay replicas in the
-others."""
+"""Time that a round waits for its flush, or for a truncation.  It is short, because a directory that hangs must not
+delay replicas in other directories."""
 
 _PASSING = frozenset(
     {
@@ -161,7 +161,7 @@ class Fetcher:
             self._want(key, self._replicas[key])
 
     def release(self) -> None:
-        """Fetch the replicas that the throttle held, because it allows more or its rate changed."""
+        """Fetch the replicas that the throttle held, because the throttle allows more, or its rate has changed."""
         held, self._held = list(self._held), {}
         for key in held:
             if key not in self._delayed:
@@ -178,7 +178,7 @@ class Fetcher:
             return
         if not partition_log.is_settled:
             self._session.drop(key)
-            replica.ensure_flush()  # which calls `add` when it is done
+            replica.ensure_flush()  # calls `add` after the flush
             return
         size_max = self._limits.fetch_partition_bytes
         self._held.pop(key, None)
@@ -270,7 +270,7 @@ class Fetcher:
     async def _reply_or_news(self, reply: asyncio.Future[memoryview]) -> None:
         self._news.clear()
         if not self._session.has_news and not reply.done():
-            await self._news.wait()  # the end of the reply sets it, too
+            await self._news.wait()  # the end of the reply also sets this event
 
     async def _send(self) -> None:
         """Send the session's next request on the free connection."""
@@ -278,8 +278,8 @@ class Fetcher:
         connection = await self._connection(line)
         session = self._session
         request = session.build()
-        # Nothing else may be sent until a full fetch is answered, so it does not wait.  If the leader has no room for a
-        # session, each fetch is a full one and must wait.
+        # Until a full fetch is answered, nothing else may be sent, so a full fetch does not wait.  If the leader has no
+        # room for a session, each fetch is a full one and must wait.
         wait_ms = 0 if request.is_full and not self._refused_session else self._limits.fetcher_wait_ms
         body = wire.encode_request(
             wire.FOLLOWER_VERSION,
@@ -396,7 +396,7 @@ class Fetcher:
         """Begin to truncate a log, and wait briefly for the end.  The log is fetched again once it is truncated."""
         truncation = self._truncations[key] = asyncio.get_running_loop().create_task(work)
         truncation.add_done_callback(partial(self._on_truncated, key, self._replicas[key]))
-        if len(self._truncations) == 1:  # if others run, a directory hangs; waiting for each would delay the round
+        if len(self._truncations) == 1:  # if others still run, a directory hangs, and more waits would delay the round
             await asyncio.wait([truncation], timeout=FLUSH_WAIT_S)
         if not truncation.done():
             self._session.drop(key)
@@ -431,7 +431,7 @@ class Fetcher:
         if replica.follower is not follower or replica.log is not partition_log:
             return  # the role changed meanwhile
         if end < max(partition_log.truncation_floor, partition_log.start_offset):
-            return  # the saved watermark or retention has passed it meanwhile; the next reply diverges again
+            return  # the saved watermark or retention has passed `end` meanwhile; the next reply diverges again
         partition_log.truncate_to(end)
         replica.on_truncated()
         self._context.counters.truncations += 1
@@ -482,7 +482,7 @@ class Fetcher:
             except TimeoutError:
                 return
             if self._resolve(self.leader_id) != self._address:
-                return  # it restarted at another address
+                return  # the leader restarted at another address
 
     def _new_backoff(self) -> Backoff:
         return Backoff(self._limits.fetcher_backoff_min_ms / 1000, self._limits.fetcher_backoff_max_ms / 1000)

@@ -135,7 +135,7 @@ class ImageFollower:
             for index in touched:
                 self._touched[PartitionKey(topic_id, index)] = None
         self._touched_brokers.update(change.brokers)
-        self._touched_configs.update(change.topics_removed, change.topics_renewed)  # no config record reports it
+        self._touched_configs.update(change.topics_removed, change.topics_renewed)  # no config record reports these
         for scope, resource in change.configs:
             if scope is ConfigScope.TOPIC:
                 self._touched_configs.add(UUID(resource))
@@ -158,7 +158,7 @@ class ImageFollower:
         self._news.set()
 
     def activate(self, broker_epoch: int) -> None:
-        """Apply the metadata from the image on that includes this process's registration."""
+        """Apply the metadata once it includes this process's registration, `broker_epoch`."""
         self._cluster.own_epoch = broker_epoch
         self._wait_for = broker_epoch
         self._news.set()

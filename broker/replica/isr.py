@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 `LeaderState` decides the proposal and when to repeat it.  `IsrKeeper` asks only the leaders that may have something
 to propose: a follower reached the watermark, a broker changed, a proposal is undecided, or the periodic check found a
-follower that stopped fetching.  It joins their proposals into one AlterPartition request, and passes each leader its
-answer.
+follower that stopped fetching.  `IsrKeeper` joins their proposals into one AlterPartition request, and passes each
+leader its answer.
 
 INELIGIBLE_REPLICA is the only answer that voids a proposal.  A refusal because of an epoch means that the metadata log
 has moved on.  Everything else (NOT_CONTROLLER, a timeout, an unknown outcome) leaves the outcome open.
@@ -49,7 +49,7 @@ _OVERTAKEN = frozenset(
 
 
 class _Asked(NamedTuple):
-    """A proposal under way.  growth: by how many members the ISR would grow."""
+    """A proposal under way.  growth: the number of members by which the ISR would grow."""
 
     replica: Replica
     leader: LeaderState

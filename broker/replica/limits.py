@@ -29,7 +29,7 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     record_check_threads: int = 2
     """Produces that are checked in threads at the same time; the others wait."""
     record_check_wait_ms: int = 30_000
-    """How long a produce may wait until its records are checked.  Then it is refused with REQUEST_TIMED_OUT."""
+    """The longest time that a produce waits for the check of its records; then it is refused with REQUEST_TIMED_OUT."""
     recompressed_waiting_bytes: int = 64 << 20
     """Recompressed bytes that wait for earlier produces of their producer, or for the coordinator of a transaction.  A
     produce that exceeds this limit is refused with REQUEST_TIMED_OUT when its turn comes, and its client retries."""
@@ -43,7 +43,7 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     may replace none gets no session."""
     session_partitions: int = 250_000
     """Partitions that the fetch sessions of consumers list together, about 0.5 KB each.  A consumer whose partitions
-    would exceed it gets no session; a session that grows beyond it is closed."""
+    would exceed this limit gets no session; a session that grows beyond the limit is closed."""
     session_idle_ms: int = 120_000
     """A session without a request during this time is closed.  During this time after its opening, a consumer's session
     is never replaced by another consumer's."""
@@ -52,21 +52,21 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     fetcher_response_bytes: int = 16 << 20
     """Bytes that a fetcher requests for all partitions of one fetch together."""
     fetcher_wait_ms: int = 500
-    """How long the leader may park a fetcher's request (long poll)."""
+    """The longest time that the leader parks a fetcher's request (long poll)."""
     fetcher_timeout_ms: int = 5_000
-    """How long, beyond the long poll, a fetcher waits for a reply before it drops the connection."""
+    """Time beyond the long poll that a fetcher waits for a reply before it drops the connection."""
     fetcher_backoff_min_ms: int = 50
     fetcher_backoff_max_ms: int = 1_000
     """The back-off of a fetcher after a failed request, and of a partition that the leader refused."""
     isr_check_divisor: int = 2
     """The ISR is checked this many times in each replica.lag.time.max.ms."""
     checkpoint_interval_ms: int = 5_000
-    """How often changed watermarks are written to the data directories' facts."""
+    """Interval at which changed watermarks are written to the data directories' facts."""
     maintenance_interval_ms: int = 60_000
-    """How often logs are maintained: retention, checkpoints, expiry of producers, deletion of strays."""
+    """Interval at which logs are maintained: retention, checkpoints, expiry of producers, deletion of strays."""
     strays_kept_ms: int = 60_000
-    """How long a replica that was set aside is kept before maintenance deletes it.  The source of a move is kept at
-    least until the metadata names the new directory of the replica."""
+    """Time after which maintenance deletes a replica that was set aside.  The source of a move is kept at least until
+    the metadata names the new directory of the replica."""
     log_checkpoint_bytes: int = 8 << 20
     """Bytes of a log between two checkpoints.  A start after an unclean stop reads about as much of each log."""
     segment_size_max: int = 2**31 - 1

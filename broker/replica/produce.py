@@ -141,7 +141,7 @@ class ProduceService:
 
     @property
     def waiting(self) -> int:
-        """Return how many produces wait for the check or recompression of their records, or for earlier ones."""
+        """Return the number of produces that wait for a check or recompression of records, or for earlier produces."""
         return self._checks.produces
 
     @property

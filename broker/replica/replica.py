@@ -84,7 +84,7 @@ class Replica:
     image: the partition in the applied metadata.
     log: None while the replica is offline; `offline` is then the reason.
     role_epoch: the leader epoch for which the role was last set.
-    sessions: the fetch sessions that list this partition, each with the key under which it does.
+    sessions: the fetch sessions that list this partition, each with its key for the partition.
     """
 
     __slots__ = (
@@ -188,7 +188,7 @@ class Replica:
         partition_log.durability.on_flushed = self._on_flushed
 
     def lead(self, limits: Limits) -> None:
-        """Lead under the leader epoch of `image`.  A replica that already does so applies the other changes of `image`.
+        """Lead under the leader epoch of `image`.  If the replica already does, apply the other changes of `image`.
 
         Raises: CorruptStoreError, DiskError.
         """
@@ -229,7 +229,7 @@ class Replica:
     def follow(self) -> None:
         """Follow the leader of `image` under its leader epoch.
 
-        A replica that already does so applies the other changes of `image`.
+        If the replica already does, apply the other changes of `image`.
         """
         assert self.log is not None, self
         image = self.image
@@ -306,7 +306,7 @@ class Replica:
         """Append checked batches; the future is answered as `acks` requires, or after `timeout_ms`.
 
         batches: the result of `check_produced`.
-        future: the one to answer; None for a new one.
+        future: the future to answer; None: create one.
         verification: see `ProducerState.check`.
         """
         if future is None:
@@ -342,7 +342,7 @@ class Replica:
             future.set_result(refused_by_log(self._explained(appended, partition_log, batches.headers[0])))
             return
         self._context.refused_batches.appended(self.topic, self.key.index, batches.headers[0])
-        if appended.duplicate:  # the first append set it, and the log does not keep it for each producer
+        if appended.duplicate:  # the producer state does not contain the time of the first append
             append_time_ms = NO_TIMESTAMP
         self._await_acks(leader, appended, acks, timeout_ms, future, append_time_ms)
 
@@ -382,7 +382,7 @@ class Replica:
             self._park(produce, timeout_ms)
 
     def append_as_coordinator(self, batch: Produced, leader_epoch: int) -> Appended | Refused:
-        """Append a coordinator's batch if this replica may serve under that leader epoch, and its ISR permits acks=all.
+        """Append a coordinator's batch if this replica may serve under `leader_epoch`, and its ISR permits acks=all.
 
         The records are committed once the watermark reaches their end, for which the caller waits
         (`ReplicaEvents.watermark_moved`).

@@ -1,4 +1,4 @@
-"""The throttle of reassignments: limits the rate at which replicas that are being added to this broker copy."""
+"""The throttle of reassignments: limits the rate of copies to replicas that are being added to this broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ReplicationThrottle:
         self._throttle.spend(size, asyncio.get_running_loop().time())
 
     def portion(self, most: int) -> int:
-        """Return how many bytes to request at a time: as many as the rate permits in 0.1 s, but at most `most`."""
+        """Return the number of bytes to request at a time: those that the rate permits in 0.1 s, but at most `most`."""
         rate = self._throttle.rate
         return most if rate < 0 else min(most, max(self.PORTION_MIN, rate // 10))
 

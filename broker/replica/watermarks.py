@@ -77,7 +77,7 @@ class Watermarks:
             if replica is not None and replica.log is not None:
                 due[replica.log.directory_id].append(replica)
         for directory_id, disk in self._disks.items():
-            # Read the watermarks just before the commit: a truncation after that also commits after it.
+            # Read the watermarks just before the commit, so that a later truncation commits its facts after this.
             changes = self._changes(directory_id, due[directory_id])
             if changes:
                 try:
