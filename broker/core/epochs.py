@@ -71,7 +71,7 @@ class EpochCache:
         """Return the largest known epoch that is not above `epoch`, and its end offset.
 
         Returns `UNKNOWN_EPOCH` for an epoch above the latest.  For an epoch below the first known one, returns `epoch`
-        itself with the start of the first known one as its end.
+        itself, and the start of the first known epoch as its end.
         """
         if epoch < 0 or epoch > self.latest:
             return UNKNOWN_EPOCH

@@ -76,7 +76,7 @@ class FetchTarget(NamedTuple):
 class SessionRequest(msgspec.Struct, frozen=True):
     """The next fetch of a session.
 
-    targets: in a full fetch all of them, else the changed ones; at most `TARGETS_MAX`.
+    targets: in a full fetch all targets, otherwise the changed ones; at most `TARGETS_MAX`.
     before: for each changed partition, the target that was sent last; None if there was none.  The reply to the
         previous request may still be in transit, and answers these targets.
     """
@@ -104,7 +104,7 @@ class FetcherSession:
         self._targets: dict[PartitionKey, FetchTarget] = {}
         self._sent: dict[PartitionKey, FetchTarget] = {}
         self._changed: dict[PartitionKey, None] = {}
-        self._refused: set[PartitionKey] = set()  # the refused ones of the partitions in `_sent`
+        self._refused: set[PartitionKey] = set()  # partitions in `_sent` that the leader refused
         self._session_id = NO_SESSION
         self._session_epoch = FULL_FETCH_NEW_SESSION
         self._opening = False
@@ -184,7 +184,7 @@ class FetcherSession:
         self._sent = dict(chosen)
         self._refused.clear()
         self._changed = dict.fromkeys(islice(self._targets, self._targets_max, None))
-        if self._changed:  # the next full fetch begins with the others, in case this leader opens no session
+        if self._changed:  # if this leader opens no session, the next full fetch begins with the other partitions
             for key, target in chosen:
                 del self._targets[key]
                 self._targets[key] = target
@@ -259,12 +259,12 @@ def never_parked() -> None:
 
 @dataclass(slots=True, eq=False)
 class LeaderSession(Generic[Key]):
-    """The leader's end of one session.  NO_SESSION is the id for a fetch without a session, and of an ended session.
+    """The leader's end of one session.  Its id is NO_SESSION for a fetch without a session, and once it has ended.
 
     by_id: its requests name topics by id, not by name.
     full: the request being served is a full fetch, whose reply names every partition.
     counted: the number of partitions that the cache counts for this session.
-    stance: the conditions of the last answers apart from the state of the partitions; `take_stance` compares them.
+    stance: the values, besides the state of partitions, on which the last answers depended; see `take_stance`.
     wake: makes the parked fetch of the session, if any, look again.
     """
 
@@ -303,7 +303,7 @@ class LeaderSession(Generic[Key]):
         return self.entries.pop(key, None) is not None
 
     def take_stance(self, stance: Hashable) -> None:
-        """Look at all partitions again if the answers now depend on something else, such as another isolation level."""
+        """Look at all partitions again if a value on which answers depend has changed, such as the isolation level."""
         if stance != self.stance:
             self.stance = stance
             self.ready.update(dict.fromkeys(self.entries))
@@ -312,8 +312,9 @@ class LeaderSession(Generic[Key]):
 class SessionCache(Generic[Key]):
     """The sessions that a leader keeps.
 
-    capacity: the number of sessions.  partitions_max: how many partitions the sessions of consumers may list together.
-    idle_ms: how long a session without requests is kept.  Other consumers cannot replace a session that is newer.
+    capacity: maximum number of sessions.
+    partitions_max: maximum number of partitions that the sessions of consumers list together.
+    idle_ms: time that a session without requests is kept.  Other consumers cannot replace a session younger than this.
     on_closed: called with each session that ends.
     evicted: the number of sessions that the cache has closed, because they were idle or another one replaced them.
     """
@@ -332,7 +333,7 @@ class SessionCache(Generic[Key]):
         self._idle_ms = idle_ms
         self._draw_id = draw_id
         self._on_closed = on_closed
-        self._sessions: dict[int, LeaderSession[Key]] = {}  # the one whose last request is the oldest is first
+        self._sessions: dict[int, LeaderSession[Key]] = {}  # least recently used first
         self._consumers_list = 0
         self._search_again_ms = 0
 
@@ -378,7 +379,7 @@ class SessionCache(Generic[Key]):
         found.next_epoch = next_session_epoch(session_epoch)
         found.contact.last_fetch_ms = now_ms
         found.full = False
-        # Least recently used first: a session that is used goes to the back.
+        # A session that is used goes to the back.
         del self._sessions[session_id]
         self._sessions[session_id] = found
         return found

@@ -5,8 +5,8 @@ Theory of operation
 A replica is a leader or a follower, never both; each role has its own class, so that neither can read the other's
 state.
 
-**Positions.** A follower's fetch offset is its *flushed* end.  So the leader's position for it covers only records that
-this disk would still have after a power failure.  The leader's own position is also its flushed end; its unflushed tail
+**Positions.** A follower's fetch offset is its *flushed* end.  So its position at the leader covers only records that
+its disk would still have after a power failure.  The leader's own position is also its flushed end; its unflushed tail
 never counts.  A position counts only if the fetch names this leader epoch, comes from the broker epoch in the image,
 and has an offset that the leader's epoch history confirms.  Any other position could acknowledge bytes of another
 history.  So a position is an offset *and* the epoch of the record before it.  Both sides still know that epoch when
@@ -19,8 +19,8 @@ not move while the committed ISR is smaller than the minimum (KAFKA-15583), and 
 
 **Proposals.**  An ISR change is a compare-and-set on the partition epoch.  For the watermark, a proposal is in force
 from the moment it is sent until the metadata log shows a higher partition epoch or a definite refusal arrives.  A
-missing answer (timeout, connection, NOT_CONTROLLER) decides nothing: an earlier copy may still be accepted.  Its
-additions then stay in the maximal ISR, and the next proposal under the same partition epoch decides the matter, because
+missing answer (timeout, connection, NOT_CONTROLLER) decides nothing: an earlier copy may still be accepted.  The
+additions of the proposal then stay in the maximal ISR.  The next proposal under the same partition epoch decides, as
 at most one of these proposals can be accepted.  A refusal that follows an unanswered copy is therefore not definite.
 In that case the committed ISR itself is proposed, and its acceptance moves the partition epoch past every copy.
 
@@ -35,8 +35,8 @@ never caught up, even if nothing is written.  If `lag_max_bytes` is set, a follo
 more bytes than that, and joins only when it lacks fewer.  This bound applies from its first fetch from this leader on.
 
 **Election.**  A new leader starts from the watermark that it knew as a follower, which may be low.  It never starts
-above its flushed end, because an unclean election does not wait for that disk.  Until the watermark has passed the log
-end at election, `latest` is unknown: an earlier leader may have reported a later one.
+above its flushed end: after an unclean election, its disk may lack committed records.  Until the watermark has reached
+the log end at election, `latest` is unknown: an earlier leader may have reported a later offset.
 """
 
 from __future__ import annotations
@@ -134,10 +134,10 @@ class Proposal(NamedTuple):
 class Answer(Enum):
     """The outcome of a proposal."""
 
-    ACCEPTED = auto()  # the log will show it
+    ACCEPTED = auto()  # the metadata log will show the change
     REFUSED = auto()  # definitely not accepted
-    OVERTAKEN = auto()  # the partition has moved on; the log will show how
-    UNKNOWN = auto()  # no usable answer; it may still be accepted
+    OVERTAKEN = auto()  # the partition has changed meanwhile; the metadata log will show how
+    UNKNOWN = auto()  # no usable answer; the proposal may still be accepted
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ class PendingIsr:
 class LeaderState:
     """The state of a leader.  Offsets are ends, exclusive.
 
-    size_from: returns the bytes of the log from an offset on; called only if `lag_max_bytes` is set.
+    size_from: returns the size in bytes of the log from an offset on; called only if `lag_max_bytes` is set.
     log_start: the durable log start.  It covers every deletion that an earlier leader has answered.
     """
 
@@ -252,7 +252,7 @@ class LeaderState:
     def on_appended(self, log_end: int) -> None:
         assert log_end >= self.log_end, (log_end, self.log_end)
         for follower in self.followers.values():
-            self._settle_contact(follower)  # before `log_end` moves, because it may have been caught up until now
+            self._settle_contact(follower)  # before `log_end` moves: the follower may have been caught up until now
         self.log_end = log_end
 
     def on_flushed(self, flushed_end: int) -> bool:
@@ -291,7 +291,7 @@ class LeaderState:
     def low_watermark(self, own_start: int) -> int:
         """Return the offset below which no replica has records any more, except replicas whose broker is not active.
 
-        Return UNKNOWN_END if one of these followers has not fetched yet.  A replica that an undecided proposal may
+        Return UNKNOWN_END if one of the other replicas has not fetched yet.  A replica that an undecided proposal may
         still admit counts, even if its broker is not active.
         own_start: the leader's durable log start.
         """
@@ -460,9 +460,9 @@ def check_position(
     """Compare a fetcher's position with the leader's history; return KafkaCode.NONE if it fits.
 
     last_fetched_epoch: -1 if the fetcher does not know it.  A consumer's position must then only be within the bounds
-    of the log.  A replica's position fits only at the leader's log start, and only if the leader does not know the
+    of the log.  A replica's position then fits only at the leader's log start, and only if the leader does not know the
     epoch before it either.  Otherwise an empty log that ends at an offset of another history would count as a copy of
-    this one.
+    the leader's log.
     """
     if fetch_offset < log_start:
         return KafkaCode.OFFSET_OUT_OF_RANGE
@@ -533,7 +533,7 @@ class AppendRecords(NamedTuple):
 
 
 class DelayFetch(NamedTuple):
-    """Fetch this partition again after a back-off, or at once from a new leader: this one cannot serve it now.
+    """Fetch this partition again after a back-off, or at once from a new leader: the leader cannot serve it now.
 
     code: the leader's error, or CORRUPT_MESSAGE for a reply that cannot be correct.
     """
@@ -548,7 +548,7 @@ class FollowerState:
     """The state of a follower.
 
     leader_watermark: the highest watermark that the leader has reported; it may be past this log's end.
-    agrees: the leader has confirmed, under this leader epoch, that this log is a part of its own.  Until then, the
+    agrees: the leader has confirmed, under this leader epoch, that its log contains this log.  Until then, the
         records below the watermark may belong to a history that an unclean election discarded.
     """
 

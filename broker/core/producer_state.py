@@ -1,8 +1,8 @@
 """The state of a log's producers, computed from the log's batch headers and markers.  Pure.
 
 Theory of operation.  A producer numbers its records.  The broker appends a batch only if it continues where the
-producer's last batch ended.  So a retry is recognised, and a lost request is detected.  For each producer id this
-keeps the epoch and the last five batches (a client has at most five in flight).  A repeated batch is answered with the
+producer's last batch ended.  So a retry is recognised, and a lost request is detected.  For each producer id the state
+has the epoch and the last five batches (a client has at most five in flight).  A repeated batch is answered with the
 offsets of the original.
 
 Batches change the state only through `apply`.  It is called for every batch that enters the log, on leader and follower
@@ -26,8 +26,8 @@ its last batches do, so that its epoch remains a function of the log.
 
 A transactional batch may begin a transaction only if the coordinator has confirmed that the partition is part of it
 (`start_verification`).  Otherwise a batch that arrives after the marker of its transaction would begin a transaction
-that nobody ends.  A marker that arrives meanwhile makes the confirmation void, unless it raises the epoch to that of
-the batch.
+that nobody ends.  A marker that arrives meanwhile makes the confirmation void, unless it raises the epoch to the
+batch's epoch.
 
 A client of transaction version 2 gets its next epoch with the decision, before the marker arrives.  Its next batch may
 then find the transaction of its former epoch open.  That batch begins another transaction, so the coordinator must
@@ -284,7 +284,7 @@ class ProducerState:
         same producer epoch share a token until one of them is appended.  A token of a later epoch makes the token of an
         earlier epoch void: the earlier producer is fenced, and must not use the coordinator's answer to the later one.
 
-        sequence: the first sequence of the batch.  A token that was not confirmed is kept, with its lowest sequence.
+        sequence: the first sequence of the batch.  A shared token keeps the lowest of these.
         Beyond `VERIFICATIONS_MAX` tokens, the oldest one is forgotten.
         """
         if self.has_open(producer_id, producer_epoch):

@@ -32,8 +32,8 @@ from quorumlog.wire.errors import KafkaCode
 REMEMBERED_MS = 30_000
 """The default `request.timeout.ms` of all clients."""
 REMEMBERED_MAX = 10_000
-"""Producer epochs with refusals in all partitions of a broker, up to 1 KB each.  Beyond this number, the one whose last
-refusal is the oldest is forgotten."""
+"""Producer epochs with refusals in all partitions of a broker, up to 1 KB each.  Beyond this number, the epoch
+whose last refusal is the oldest is forgotten."""
 SEQUENCES_MAX = 5
 """Refusals of one producer epoch in one partition: as many batches as a client has in flight.  Beyond this number, the
 oldest refusal is forgotten."""
@@ -73,7 +73,7 @@ class RefusedBatches:
         self._refused: OrderedDict[_Producer, tuple[_Refusal, ...]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return how many batches were refused and not forgotten."""
+        """Return the number of refusals that are remembered."""
         return sum(map(len, self._refused.values()))
 
     def note(self, topic: str, index: int, batch: ProducedBatch, code: int, now_ms: int) -> None:

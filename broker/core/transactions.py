@@ -7,9 +7,9 @@ with a marker (`quorumlog.wire.control_records`).  At most one transaction of a 
 of the watermark, the first offset of each open transaction, and the first offset of each transaction whose marker is
 not committed yet.  Without the last rule, a failover could lose a marker that readers had relied on.
 
-**Aborted transactions** are kept as long as their markers are in the log.  A reader gets those that overlap its
-records, and skips the records of their producers from the first offset up to the marker.  A row holds 32 bytes.  At
-`ABORTED_MAX` rows, the log refuses the next transaction until retention or compaction has removed some rows.
+**Aborted transactions** are kept as long as their markers are in the log.  A reader gets the ones that overlap its
+records, and skips the records of their producers from the first offset up to the marker.  Each takes a row of 32 bytes.
+At `ABORTED_MAX` rows, the log refuses the next transaction until retention or compaction has removed some rows.
 
 All of this is a function of the log and the watermark.  `ProducerState` calls `begin` and `end` for each batch, in log
 order, and stores the state in its snapshots.
@@ -70,8 +70,8 @@ class Transactions:
         self._first = array("q")
         self._last = array("q")
         self._stable = array("q")
-        """The first offset of a transaction that was open just after the marker, or else the next offset of the log.
-        No later row begins below it."""
+        """The lowest first offset of the transactions that were open just after the marker; without any, the offset
+        after the marker.  No later row begins below this offset."""
 
     @property
     def aborted_count(self) -> int:

@@ -11,7 +11,7 @@ Offsets from `start_offset` (SPSO) to `end_offset` (SPEO, exclusive) are in flig
     Acquired → Archiving       instead of Archived, if the group has a dead-letter topic (KIP-1191)
     Archiving → Archived       its dead letter is written
 
-Offsets below the start are done, and those from the end on are available and were never delivered.  Adjacent offsets of
+Offsets below the start are done.  Offsets from the end on are available and were never delivered.  Adjacent offsets of
 one state are one run, so batches that are acquired and accepted as a whole cost one run each.  `max_in_flight` bounds
 the offsets in flight, and so the runs.
 
@@ -79,8 +79,8 @@ class AckType(IntEnum):
 class ShareLimits(msgspec.Struct, frozen=True):
     """The limits of a share partition.
 
-    lock_ms: how long a member may keep a record before it becomes available to others.
-    delivery_count_max: a record that was delivered this often and is released becomes Archived.
+    lock_ms: time that a member may keep a record before it becomes available to others.
+    delivery_count_max: a record that is released after this many deliveries becomes Archived.
     max_in_flight: offsets between start and end; further records are delivered once the start has moved.
     may_renew: whether a member may renew the locks of its records (KIP-1222).
     has_dead_letters: whether a record that is rejected, or delivered too often, gets a dead letter (KIP-1191).
