@@ -1,4 +1,4 @@
-"""Two facts of every data directory: how often a process opened it, and whether the last one stopped cleanly.
+"""Two facts of every data directory: the number of its last start, and the broker epoch of its last clean stop.
 
 starts       the number of the last start, which orders the processes of a broker (`metadata.records.incarnation`)
 clean epoch  the broker epoch under which the directory was closed; removed before anything is written again

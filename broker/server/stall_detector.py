@@ -10,7 +10,7 @@ truncates its log to match the new leader's.  It could also report an outdated l
 So the process notes the time at regular intervals.  The timer or the first request, whichever comes first, finds that
 the last note is too old.  From then on the broker serves no client as leader.  This ends when a controller that a
 majority of the voters has confirmed since then reports that the broker is unfenced.  If no controller can be reached,
-it ends after the timeout of one heartbeat, because brokers also serve without a quorum.
+the stall ends after the timeout of one heartbeat, because brokers also serve without a quorum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import asyncio
 from broker.core.events import Event
 
 PULSES = 8
-"""The timer notes the time this often within the limit of a stall."""
+"""Number of times that the timer notes the time within the limit of a stall."""
 
 
 class StallDetector:
