@@ -110,7 +110,7 @@ class LogCleaner:
         if self._swap is None:
             return
         await asyncio.wait([self._swap])
-        if not self._swap.cancelled() and (error := self._swap.exception()) is not None:  # asyncio logs unread ones
+        if not self._swap.cancelled() and (error := self._swap.exception()) is not None:  # asyncio logs unread errors
             logger.warning("swap of compacted segments ends", cause=str(error))
 
     async def clean_next(self) -> bool:
