@@ -158,7 +158,7 @@ class Checkpoints:
             state = log.compaction.state_with(log.upkeep.take_state(), replaced, segment)
             await self._commit(directory, [log], {state_fact(folder): encode_state(state)})
             if not self._is_in_use(log):
-                return False  # it is offline now; the next start finishes the swap
+                return False  # the log is offline now; the next start finishes the swap
             with directory.reported(), self._guarded(log):
                 log.compaction.swap(replaced, checked)
                 await disk.sync_dir(folder)

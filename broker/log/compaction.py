@@ -126,7 +126,7 @@ class LogCompaction:
             and not self._durability.is_closed
             and len(segments) == len(wanted)
             and segments[-1].end_offset == replacement.end_offset <= self._marks.recovery_offset()
-            and segments[-1].end_offset > self._marks.start_offset  # otherwise it is about to be deleted
+            and segments[-1].end_offset > self._marks.start_offset  # otherwise they are about to be deleted
             and all(id(one) in present for one in segments)
         )
         return segments if is_current else None

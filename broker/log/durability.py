@@ -6,8 +6,8 @@ Every truncation begins a new generation.  So a flush of truncated records never
 the same offsets.
 
 Until a truncation is durable, nothing should be appended (`is_truncating`).  Otherwise a power failure could keep new
-records and old ones beside each other, and a later segment may happen to continue exactly where an old one ends.  No
-check of recovery could distinguish such a log from a good one.  The replica waits, as a follower and as a leader.
+records beside old ones, and a later segment may happen to continue exactly where an old segment ends.  No check of
+recovery could distinguish such a log from a good one.  The replica waits, as a follower and as a leader.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@
     opened                the directory has been used before; without `clean`, the last stop was not clean
     clean                 the last stop was clean: every `log/` fact is exact, and no file has to be read
     log/<folder>          the log's state (`state.py`), written at checkpoints
-    folder/<folder>       the folder exists; its newest flushed segment, or that its topic has write.caching
+    folder/<folder>       the folder exists; the value names its newest flushed segment, or states write.caching
     damaged/<folder>      the damage that was found in the folder, and the end of the records that were durable then;
                           the next start reads the whole folder before it uses the log
     broker/clean_epoch    nothing was written since the last clean stop (written by `broker.server.marks`)
     watermark/<log>       everything below it was durable and committed (written by `broker.replica.watermarks`)
     moving/<folder>       the log moves to another directory; see `move_facts`
     future/<folder>       this directory has a complete copy of a log that is moving to it
-    stray/<name>          a folder that was set aside: when, and whether it has been moved yet
+    stray/<name>          a folder that was set aside: the time, and whether it is among the strays yet
     clock                 the wall time that retention used recently
 
 **Doubles.**  A replica may be moved to another directory while its own directory is offline.  Once that directory works
@@ -113,7 +113,7 @@ class LogManager:
         return {one.id: one.failure for one in self._directories.values() if one.failure is not None}
 
     def moved_away(self, key: LogKey, directory_id: UUID) -> UUID | None:
-        """Return the directory to which the log moved from `directory_id`, if it has failed or is not in `data.dirs`.
+        """Return the failed or missing directory to which the log moved from `directory_id`; None if it did not.
 
         The strays that this start found show the move.  A log that moved several times has a stray in each former
         directory.
@@ -278,7 +278,10 @@ class LogManager:
     # -- single logs
 
     def create(self, key: LogKey, topic: str, directory_id: UUID, config: LogConfig) -> PartitionLog:
-        """Return a new, empty log.  Its folder is created at the first append."""
+        """Return a new, empty log.  Its folder is created at the first append.
+
+        Raises: DiskError: the directory is offline.
+        """
         assert key not in self._logs, f"{key} exists"
         assert key not in self._failures, f"{key} is damaged"
         assert key not in self._doubles, f"{key} exists twice"
@@ -292,8 +295,8 @@ class LogManager:
     def settle(self, key: LogKey, directory_id: UUID) -> None:
         """Move the copy of `key` in `directory_id` from `doubles` to `logs`; `set_doubles_aside` sets the others aside.
 
-        If that directory has no copy, or a damaged one, `key` and all copies are put in `failures`, because it is
-        unknown which copy could be used.
+        If that directory has no copy, or a damaged one, put the replica in `failures`, because it is unknown which copy
+        could be used.
         """
         copies = self._doubles.pop(key)
         log = copies.pop(directory_id, None)
@@ -331,7 +334,7 @@ class LogManager:
 
     async def _note_damage(self, directory: LogDirectory, key: LogKey, folder: str, note: bytes) -> None:
         if key not in self._failures:
-            return  # it was set aside already, and a new replica may use a folder of the same name
+            return  # the log was set aside already, and a new replica may use a folder of the same name
         try:
             await directory.disk.facts.commit({DAMAGED + folder: note})
         except DiskError as failure:
@@ -441,7 +444,7 @@ class LogManager:
         return self._directories[log.directory_id].disk
 
     async def swap_segments(self, log: PartitionLog, planned: PlannedJob, replacement: Replacement) -> bool:
-        """Check a compacted segment and replace sealed ones by it.
+        """Check a compacted segment, and replace sealed segments by it.
 
         Return False, and change nothing, if the log has changed since the job was planned.  In either case, the file
         of the replacement was renamed or deleted.

@@ -25,7 +25,7 @@ class LogMarks:
     appended_since_checkpoint: bytes.
     cleaned_offset: end of the part that was compacted; never above the watermark.
     compacted_end: end of the last segment that compaction has replaced; markers below it may have been removed.
-    watermarks_taken: how many times the watermark was taken to be written to the facts.
+    watermarks_taken: number of times that the watermark was taken, to be written to the facts.
     moved_from: the directories that this log has left with all records, oldest first: the ones that its facts named
         at the start, then later ones.  If the log returns to a directory, that directory is removed from the list.
     """
@@ -90,7 +90,7 @@ class LogMarks:
         self.high_watermark = min(self.high_watermark, end_offset)
         self.cleaned_offset = min(self.cleaned_offset, end_offset)
         self.compacted_end = min(self.compacted_end, end_offset)
-        self.start_offset = min(self.start_offset, end_offset)  # it may lie within the batch that was removed
+        self.start_offset = min(self.start_offset, end_offset)  # the start may lie within the removed batch
         self.durable_start_offset = min(self.durable_start_offset, self.start_offset)
 
     def restart_at(self, offset: int, epoch: int) -> None:

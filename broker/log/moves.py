@@ -150,7 +150,7 @@ class LogMoves:
         If the target is the log's current directory, the move of the log ends.  A log that does not exist is left out.
 
         Raises:
-            DiskError: a directory failed; the moves of logs in the others are requested nevertheless.
+            DiskError: a directory failed; the moves of logs in other directories are requested nevertheless.
         """
         failure: DiskError | None = None
         async with self._changing:
@@ -233,7 +233,7 @@ class LogMoves:
             if log is not None and target.failure is None and self._directories[log.directory_id].failure is None:
                 return log, target
             del self._targets[key]
-            self.failed += log is not None  # else it was deleted, or taken offline by its own move
+            self.failed += log is not None  # else the log was deleted, or taken offline by its own move
         return None
 
     # -- one move
@@ -294,7 +294,7 @@ class LogMoves:
                 return False
             await asyncio.sleep(RETRY_S)
         if (target := self._targets.pop(copy.log.key, None)) is not None:
-            self._targets[copy.log.key] = target  # behind the others
+            self._targets[copy.log.key] = target  # behind the other moves
         return False
 
     def _goes_on(self, copy: LogCopy) -> bool:

@@ -195,7 +195,7 @@ class PartitionLog:
             self._writer.roll_aged(now_ms, min(config.segment_age_max_ms, config.compaction.max_lag_ms))
 
     def begin_epoch(self, leader_epoch: int) -> None:
-        """Begin a new leader's epoch at the end of the log; in memory only, since every batch will carry it."""
+        """Begin a new leader's epoch at the end of the log, in memory only: every batch will carry the epoch."""
         self.marks.epochs.assign(leader_epoch, self.end_offset)
 
     # -- reading

@@ -1,7 +1,7 @@
 """Changes the codec of produced batches to the codec of their topic (`compression.type`), before a leader appends them.
 
-Only the codec changes.  The bytes of the records stay as they are, and so does every field of the header except the
-codec, the length and the checksum: producer id, epoch and sequence, the transactional flag, offsets and timestamps.  So
+Only the codec changes, and with it the length and the checksum in the header.  The bytes of the records stay as they
+are, and so do all other fields: producer id, epoch and sequence, the transactional flag, offsets and timestamps.  So
 producers, consumers and followers treat the batch as if it had been produced in this codec.  As in
 `broker.log.produced`, a wrong max timestamp is corrected.
 

@@ -4,15 +4,15 @@ Every batch from the recovery point on is read and checked.  The first bad one i
 follows: a crash interrupted the last appends, which were never acknowledged.  If a good batch follows, the bad one was
 good before: the log is *damaged*, and a truncation there would silently drop acknowledged records.  A file that ends
 below its recovery point is also damaged.  A log is damaged as well if a truncation would remove records that are known
-to have been durable and committed, or records that a clean stop made durable and after which nothing was written.  This
-distinguishes a flipped bit in the very last batch from an interrupted append.
+to have been durable and committed.  The same holds for records that a clean stop made durable, if nothing was written
+later.  This distinguishes a flipped bit in the very last batch from an interrupted append.
 
 One flush makes several files durable, in any order.  So a good batch in a later segment is proof only if a flush of
 that segment has completed, according to the fact of the folder (`state.flushed_segment`).
 
 With write.caching, appends become durable in any order.  The same is true of a folder that has no fact yet.  A good
-batch after a bad one then proves nothing.  The log is truncated at the first bad batch, unless that one was durable and
-committed.
+batch after a bad one then proves nothing.  The log is truncated at the first bad batch, unless that batch was durable
+and committed.
 
 All functions here that read files are generators.  They yield after a chunk or `TURN_BATCHES` batches, so that the
 caller can run other work.

@@ -56,7 +56,7 @@ class Segment:
         self.first_append_ms: int | None = None  # by this process, on a clock that does not jump
         self.last_append_ms: int | None = None
         self.truncations = 0
-        self.is_frozen = False  # its replacement is being swapped in; the log continues in another segment
+        self.is_frozen = False  # a replacement is being swapped in; the log continues in another segment
         self._disk = disk
         self._folder = folder
         self._file: DiskFile | None = None
@@ -177,7 +177,7 @@ class Segment:
         return file
 
     def discard_stale_index(self) -> bool:
-        """Delete the index file if it may have entries of batches that the segment has lost; return whether it may.
+        """Delete the index file if it may have entries of lost batches.  Return whether it was deleted.
 
         Call it before an append.  New batches may take the place of the lost ones, at the same positions and with the
         same offsets.  Then only the timestamps of an entry would be wrong, and no reader could notice that.

@@ -142,7 +142,7 @@ _CHECKSUM = re.compile(rb'\{"checksum":"([0-9a-f]{8})",')
 
 
 def encode_state(state: LogState) -> bytes:
-    """Return the fact that holds `state`: JSON, with the CRC-32C of the same JSON without checksum in front."""
+    """Return the fact that holds `state`: JSON that begins with the CRC-32C of the same JSON without checksum."""
     body = _encoder.encode(state)
     return b'{"checksum":"%08x",' % crc32c(body) + body[1:]
 

@@ -69,7 +69,7 @@ class LogConfig(msgspec.Struct, frozen=True):
     compaction: CleaningPolicy = NO_LAG
     append_time: bool = False  # records get the time at which the leader appends them, in place of their own
     timestamp_age_max_ms: int = -1  # a record that claims to be older is refused, unless it gets the append time
-    timestamp_ahead_max_ms: int = -1  # likewise for a timestamp in the future
+    timestamp_ahead_max_ms: int = -1  # a record from further in the future is refused, unless it gets the append time
     recompression: Recompression | None = None  # the codec of all batches; None: batches keep their codec
 
     @property

@@ -149,7 +149,7 @@ def _recovery_point(log_segments: LogSegments, marks: LogMarks) -> RecoveryPoint
     offset, start_offset = marks.recovery_offset(), marks.start_offset
     segments = log_segments.all
     if len(segments) > 1 and not segments[-1].size:
-        segments = segments[:-1]  # a restart forgets it, and the log continues in the previous segment
+        segments = segments[:-1]  # a restart forgets an empty segment, and the log continues in the previous one
     if not segments or segments[-1].end_offset <= start_offset:  # the last segment is about to be deleted
         return RecoveryPoint(offset, offset, 0, -1)
     if offset >= marks.end_offset:

@@ -140,8 +140,8 @@ class LogWriter:
         self, batches: Batches, leader_epoch: int, now_ms: int, config: LogConfig
     ) -> Appended | Refused:
         """Append the batches of the leader of `leader_epoch` unchanged; they must continue where this log ends."""
-        # Check headers and checksums only.  Acknowledged batches must be copied byte for byte, even a batch from an
-        # older release whose records contradict its header: a follower that refused it would stop replicating.
+        # Check headers and checksums only.  Acknowledged batches must be copied byte for byte, even if the records of a
+        # batch from an older release contradict its header.  A follower that refused it would stop replicating.
         headers = check_batches(batches)
         if isinstance(headers, BatchRefusal):
             return refused(headers)

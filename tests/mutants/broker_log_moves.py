@@ -19,7 +19,7 @@ MUTANTS = (
     Mutant(
         "a move that waits for a failed directory ends without being counted",
         MOVES,
-        "            self.failed += log is not None  # else it was deleted, or taken offline by its own move\n",
+        "            self.failed += log is not None  # else the log was deleted, or taken offline by its own move\n",
         "",
         (f"{MOVE_TESTS}::test_moves_that_wait_for_a_failed_directory_count_as_failed",),
     ),

@@ -1,6 +1,6 @@
 """One cleaning job: notes the latest offset of each key in the dirty part, and writes replacements for segments.
 
-A job is a generator, which yields after each piece of work, so that its caller can limit its speed and end it.  It
+A job is a generator that yields after each piece of work, so that the caller can limit the speed and end the job.  It
 holds one batch of a segment in memory, its inflated records, and the offset map.  If the map is full before the dirty
 part ends, the job cleans up to that point, and the next job continues there.
 
@@ -112,7 +112,7 @@ def cleaned_path(folder: str, base_offset: int) -> str:
 
 
 def run_job(job: CleanJob, files: Files) -> Generator[Work | Replacement, None, Finished]:
-    """Clean a log.  Before the caller resumes after a `Replacement`, it takes over or deletes the file.
+    """Clean a log.  The caller takes over or deletes the file of a `Replacement` before it resumes the generator.
 
     Raises:
         UncleanableError: the contents of a batch do not permit the cleaning.

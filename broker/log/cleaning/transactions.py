@@ -5,8 +5,8 @@
 **Markers.**  A marker must stay while the log has a batch of its transaction, even one without records.  Otherwise the
 transaction would be open again when the log is read.  When no batch is left, a reader that has read some of the records
 still needs the marker, and so does a follower that has copied some of them.  So the first cleaning that finds
-no batch of the transaction sets the delete horizon of the marker, as it does for a tombstone, and a cleaning after that
-time removes it.  The last marker of each producer stays, because the producer's epoch is computed from it.
+no batch of the transaction sets the delete horizon of the marker, as for a tombstone.  A cleaning after that time
+removes the marker.  The last marker of each producer stays, because the producer's epoch is computed from it.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class Pace:
         self._size = 0
 
     def wait_after(self, size: int) -> float:
-        """Return how long to wait after `size` more bytes, in seconds."""
+        """Return the seconds to wait after `size` more bytes."""
         if self._rate <= 0:
             return 0.0
         self._size += size
