@@ -31,7 +31,10 @@ ITEMS_MAX = 5_000
 
 
 class Directories:
-    """Opens and reports the directories of replicas.  directory_ids: all of the broker's, even failed ones."""
+    """Opens and reports the directories of replicas.
+
+    directory_ids: all data directories of this broker, including failed ones.
+    """
 
     def __init__(
         self,
@@ -236,8 +239,8 @@ class Directories:
     def _choose(self, assigned: UUID, preferred: UUID | None) -> UUID | None:
         """Return the assigned directory, or None if it has failed.
 
-        If the broker does not have the assigned directory, return the preferred one if it works, otherwise the working
-        directory with the fewest replicas; None if no directory works.
+        If the broker does not have the assigned directory, return the preferred one if it works.  Otherwise return the
+        working directory with the fewest replicas, or None if no directory works.
 
         An assigned directory that this broker does not have is a disk that was replaced.  The registration without it
         has removed the replica from the ISR, so an empty replica elsewhere is safe.

@@ -13,9 +13,10 @@ retention has moved a log start, the new start is reported together with the nex
 A follower that truncates its log, or whose position has changed meanwhile, ignores the watermark and the log start in a
 reply.  So the first reply to each position that it sends repeats both, at the latest when the wait ends.
 
-A request is answered when `min_bytes` of records are available, or when a partition has a result that cannot wait: a
-new error, a divergence, a preferred replica, or news for which clients wait (`_is_awaited`).  It is also answered when
-its time is up, and when the session's next request arrives: the fetcher then waits for the reply to the next request.
+A request is answered when `min_bytes` of records are available, or when a partition has a result that cannot wait.
+Such a result is a new error, a divergence, a preferred replica, or news for which clients wait (`_is_awaited`).  The
+request is also answered when its time is up, and when the session's next request arrives: the fetcher then waits for
+the reply to the next request.
 
 Positions are noted before anything is read: a follower's fetch is first of all an acknowledgement.
 

@@ -169,7 +169,7 @@ class Fetcher:
 
     def _want(self, key: PartitionKey, replica: Replica) -> None:
         if self._replicas.get(key) is not replica:
-            return  # it was removed while its log was truncated, or while the disk flushed it
+            return  # the replica was removed while its log was truncated or flushed
         if key in self._truncations:
             self._session.drop(key)
             return  # `_on_truncated` continues

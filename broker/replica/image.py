@@ -15,7 +15,7 @@ this broker is then a stray.
 A change of leadership writes no file: the new epoch is kept in memory until the first batch brings it into the log.
 
 A removed replica stops serving in the same turn.  The pass then waits only briefly until the replica's folder is set
-aside, because a directory that hangs must not delay replicas in the others.  If the replica is assigned again
+aside, because a directory that hangs must not delay replicas in other directories.  If the replica is assigned again
 meanwhile, it is opened once its former folder is set aside.
 
 A topic gets another id when its number of partitions is reduced.  It keeps its replicas, and their folders keep the id

@@ -65,7 +65,7 @@ class OffsetService:
         else:
             place = await self._look_up(partition_log.offset_for_timestamp, timestamp, end)
         if replica.leader is not leader:
-            return ListOffsetResult(int(KafkaCode.NOT_LEADER_OR_FOLLOWER))  # its leadership ended during the look-up
+            return ListOffsetResult(int(KafkaCode.NOT_LEADER_OR_FOLLOWER))  # the leadership ended during the look-up
         if place is None:
             # No committed record matches, but an earlier leader may have served later records.
             return ListOffsetResult(int(KafkaCode.NONE if leader.latest_known() else KafkaCode.OFFSET_NOT_AVAILABLE))

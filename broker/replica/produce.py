@@ -26,8 +26,8 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import HEADER_SIZE, parse_header
 
 Verify = Callable[[str, tuple[int, int], tuple[str, int], TransactionSupport], Coroutine[Any, Any, KafkaCode]]
-"""Asks the coordinator of a transactional id whether a partition is in the transaction of a producer (id and epoch), or
-adds it there if the client expects that."""
+"""Asks the coordinator of a transactional id whether a partition is in the transaction of a producer (id and epoch).
+Adds the partition if the client expects that."""
 
 
 class ProduceService:

@@ -7,8 +7,8 @@ queue is appended, so a later one that needs no thread waits behind an earlier o
 producer is thus the order of arrival, which its sequence numbers rely on.
 
 Bounds: At most `record_check_threads` checks run concurrently, and each inflates a bounded number of bytes
-(`inflated_size_max`).  The caller bounds how many produces wait.  They hold the bytes of their requests, which the
-listener bounds, and recompressed bytes, which `recompressed_waiting_bytes` bounds.  A produce that waits for longer
+(`inflated_size_max`).  The caller bounds the number of waiting produces.  They hold the bytes of their requests, which
+the listener bounds, and recompressed bytes, which `recompressed_waiting_bytes` bounds.  A produce that waits for longer
 than `record_check_wait_ms` is refused and not appended, and its client tries again.  A produce that ends is removed
 together with its check.  Only a check that is already running keeps the batches of an answered produce.
 
@@ -164,7 +164,7 @@ class RecordChecks:
         while self._waiting and self._running < self._limits.record_check_threads:
             produce, check = self._waiting.popitem(last=False)
             if produce.future.done():
-                continue  # its caller cancelled it
+                continue  # the caller cancelled the produce
             loop = asyncio.get_running_loop()
             running = loop.run_in_executor(self._threads, check.work)
             self._running += 1

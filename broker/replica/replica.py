@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 **One writer.**  A replica changes itself only in its own methods; others read it and call them.  There is one event
-loop and there are no locks: a method that reads the role and acts on it does so without an await between.
+loop and there are no locks: a method that reads the role and acts on it has no await in between.
 
 **Roles.**  `ImageFollower` concludes from the metadata that a replica leads or follows, and calls `lead` or `follow`.
 `LeaderState` and `FollowerState` (`broker.core.partition`) decide everything about positions, watermark and ISR; this
@@ -234,7 +234,7 @@ class Replica:
         assert self.log is not None, self
         image = self.image
         if self.follower is not None and self.role_epoch == image.leader_epoch:
-            self._touch(consumers=True, followers=False)  # it may have left the ISR
+            self._touch(consumers=True, followers=False)  # the follower may have left the ISR
             self._context.events.assignment_changed(self)
             return
         led = self.leader
@@ -426,7 +426,7 @@ class Replica:
         *,
         has_raised: bool = False,
     ) -> asyncio.Future[ProduceResult]:
-        """Append a marker; the future is answered like that of a produce with acks=all."""
+        """Append a marker; the future is answered as for a produce with acks=all."""
         future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
         leader = self.leader
         appended = self.append_marker_as_coordinator(marker, producer, timestamp_ms, has_raised=has_raised)

@@ -558,8 +558,8 @@ MUTANTS = (
     Mutant(
         "a fetcher asks for a replica that has another leader now, and fails when the throttle releases it",
         FETCHER,
-        "        if self._replicas.get(key) is not replica:\n            return  # it was removed",
-        "        if False:\n            return  # it was removed",
+        "        if self._replicas.get(key) is not replica:\n            return  # the replica was removed",
+        "        if False:\n            return  # the replica was removed",
         (f"{FETCHER_TESTS}::test_a_replica_that_gets_another_leader_while_its_log_is_truncated_leaves_its_fetcher",),
     ),
     Mutant(
