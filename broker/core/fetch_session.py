@@ -16,7 +16,7 @@ watermark and a change of role touch the sessions that list the partition.  A pa
 until the next touch.
 
 **Size.**  A leader processes a request in one turn of its loop.  So one request names at most `TARGETS_MAX` partitions;
-immediate further requests name the others.
+further requests, which are sent immediately, name the other partitions.
 
 **Room.**  The number of sessions is bounded, and so is the number of partitions that the sessions of consumers list.  A
 fetcher for which there is no room is served without a session.  A session that was idle for long enough is closed,

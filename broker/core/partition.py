@@ -479,7 +479,7 @@ def check_position(
 
 
 def check_leader_epoch(current_leader_epoch: int, leader_epoch: int) -> KafkaCode:
-    """Compare the leader epoch that a fetcher knows with the actual one.  -1: the fetcher does not state it."""
+    """Compare the leader epoch that a fetcher knows (-1: it states none) with the leader's epoch."""
     if current_leader_epoch in (-1, leader_epoch):
         return KafkaCode.NONE
     return KafkaCode.FENCED_LEADER_EPOCH if current_leader_epoch < leader_epoch else KafkaCode.UNKNOWN_LEADER_EPOCH
@@ -623,7 +623,7 @@ class FollowerState:
 def _resolve_divergence(diverging: Divergence, leaders_start: int, log_start: int, epochs: EpochCache) -> FollowerStep:
     """Decide the action of a follower whose history differs from the leader's from some offset on."""
     if diverging.epoch > epochs.last_epoch or leaders_start < 0:
-        return DelayFetch(KafkaCode.CORRUPT_MESSAGE)  # this cannot be an answer to the request
+        return DelayFetch(KafkaCode.CORRUPT_MESSAGE)  # not a possible answer to the request
     end = truncation_point(diverging, epochs)
     return TruncateTo(end) if end >= log_start else RestartAt(leaders_start)
 

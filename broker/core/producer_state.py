@@ -6,7 +6,7 @@ has the epoch and the last five batches (a client has at most five in flight).  
 offsets of the original.
 
 Batches change the state only through `apply`.  It is called for every batch that enters the log, on leader and follower
-alike, and in the same way when the log is read after a restart or a truncation.  So a new leader recognises the retry
+alike.  It is also called when the log is read after a restart or a truncation.  So a new leader recognises the retry
 of a batch that it received as a follower.  Only a leader calls `check` first.
 
 **Forgetting.**  A producer expires after it has been silent for `expiration_ms`, never because retention deleted its
@@ -31,7 +31,7 @@ batch's epoch.
 
 A client of transaction version 2 gets its next epoch with the decision, before the marker arrives.  Its next batch may
 then find the transaction of its former epoch open.  That batch begins another transaction, so the coordinator must
-confirm it.  The coordinator does so only once all markers are written.  The marker of the former transaction has the
+confirm it.  The coordinator confirms only once all markers are written.  The marker of the former transaction has the
 new epoch, as the next transaction has.  A delayed copy of this marker must not end the next transaction: see
 `check_marker`.
 """
@@ -279,8 +279,8 @@ class ProducerState:
     def start_verification(self, producer_id: int, producer_epoch: int, sequence: int) -> Verification | None:
         """Return a token with which to verify the transaction of a producer epoch; None if it is open already.
 
-        `check` accepts the token once it is confirmed.  A marker of this or a later epoch makes it void, except the
-        marker that raises the epoch to this one, because that marker ended the previous transaction.  Batches of the
+        `check` accepts the token once it is confirmed.  A marker of this or a later epoch makes it void.  The marker
+        that raises the epoch to this epoch does not, because it ended the previous transaction.  Batches of the
         same producer epoch share a token until one of them is appended.  A token of a later epoch makes the token of an
         earlier epoch void: the earlier producer is fenced, and must not use the coordinator's answer to the later one.
 

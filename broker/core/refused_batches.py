@@ -15,7 +15,7 @@ So a leader refuses the batches behind such a gap with the error that made the g
 again in their order, under the same epoch.
 
 A refusal is forgotten once its batch, or a later one, is appended.  Otherwise it would block a producer that the log no
-longer knows.  A refusal is always forgotten after `REMEMBERED_MS`: a client sends no further batch once it knows the
+longer knows.  A refusal is always forgotten after `REMEMBERED_MS`.  A client sends no further batch once it knows the
 refusal, so only batches that were in transit at that time can be behind the gap.  A gap that lasts for longer is an
 error of the client, which then gets OUT_OF_ORDER_SEQUENCE_NUMBER.
 """
@@ -89,7 +89,7 @@ class RefusedBatches:
             self._refused.popitem(last=False)
 
     def appended(self, topic: str, index: int, batch: ProducedBatch) -> None:
-        """Forget the refusals of `batch` and of earlier ones, because the log has it now."""
+        """Forget the refusals of `batch` and of earlier ones, because the log has `batch` now."""
         if not self._refused:
             return  # almost always
         producer = _Producer(topic, index, batch.producer_id, batch.producer_epoch)

@@ -26,7 +26,7 @@ class ProducerIdPool:
     """The reserve of one broker.  Holds at most `low_water` ids and one block.
 
     epoch: returns the epoch of the broker; -1 while the broker is not registered.
-    timeout_ms: how long one request to the controller, and one call of `take`, waits.
+    timeout_ms: the longest wait of one request to the controller, and of one call of `take`.
     """
 
     def __init__(

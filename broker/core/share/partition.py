@@ -6,7 +6,7 @@ Offsets from `start_offset` (SPSO) to `end_offset` (SPEO, exclusive) are in flig
 
     Available → Acquired       a member fetches the record; its delivery count grows
     Acquired → Acknowledged    the member accepts it
-    Acquired → Archived        the member rejects it, or has released it too often
+    Acquired → Archived        the member rejects it, or releases it after too many deliveries
     Acquired → Available       the member releases it, or its lock expires
     Acquired → Archiving       instead of Archived, if the group has a dead-letter topic (KIP-1191)
     Archiving → Archived       its dead letter is written
@@ -21,7 +21,8 @@ save fails, the record is acquired as before, and its lock expires.  Saves are w
 arrive meanwhile wait for the next save (group commit), so the store sees the changes of each record in their order.
 
 **Soft changes.**  A lock that expires and a session that ends release records at once; the next save carries these
-changes too, and nobody waits for it.  If it is lost, the next leader finds the record available with a lower count.
+changes too, and nobody waits for it.  If the change is lost, the next leader finds the record available with a lower
+count.
 
 **Dead letters.**  A record becomes Archiving only once this change is durable.  This also holds for a lock that expires
 or a session that ends, although their other changes are soft.  So no leader delivers a record that may have a letter.
