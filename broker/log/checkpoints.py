@@ -1,4 +1,4 @@
-"""Writes the states of logs to the facts of their directory, and makes those changes that facts must record first.
+"""Writes the states of logs to their directory's facts (see `manager`), and makes changes that facts must record first.
 
 Facts change before files are deleted.  So a segment that the facts name always exists, and a segment that they do not
 name is a leftover.  A checkpoint is written only after its contents are durable.
@@ -80,7 +80,7 @@ class Checkpoints:
 
     async def lower_truncation_floor(self, log: PartitionLog, offset: int, is_wanted: Callable[[], bool]) -> None:
         """See `LogManager.lower_truncation_floor`."""
-        before = _position(log)  # before the wait for the directory, as in `reset_to`
+        before = _position(log)  # taken before the wait for the directory, as in `reset_to`
         async with self._changing(log) as directory:
             if not self._is_in_use(log) or _position(log) != before or not is_wanted():
                 return

@@ -37,7 +37,7 @@ class _CopiedSegment:
 
 
 class LogCopy:
-    """The copy of a log for its move, the *future*.  If a directory fails, coroutines report it and raise DiskError.
+    """The *future* of a log: its copy in another directory.  Coroutines report a failed directory and raise DiskError.
 
     size: bytes of the segments that were copied.
     end_offset: end of the records that were copied, or an offset before it in the same segment.

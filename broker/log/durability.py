@@ -45,7 +45,7 @@ class Durability:
     """Collects the unflushed writes of one log, until a flush takes them as a ticket.
 
     is_truncating: records were removed, and their removal is not durable yet.
-    folder_fact: the value of the folder's fact, or a new value that is being written; None: there is none.
+    folder_fact: the value of the folder's fact (see `state`), or a new value that is being written; None: no fact.
     mark_dirty: called when a caller or a restart depends on the next flush; set by the manager.
     on_flushed: called with each new durable end, and when a truncation is durable.
     """
@@ -214,7 +214,7 @@ class Durability:
     # -- flushing
 
     def wanted_fact(self) -> bytes:
-        """Return the folder's fact once everything that was appended so far is durable."""
+        """Return the value for the folder's fact once everything that was appended so far is durable."""
         newest_segment = self._segments[-1].base_offset if self._segments else self._marks.end_offset
         return UNSYNCED if self._write_caching else b"%d" % newest_segment
 
@@ -275,4 +275,4 @@ class Durability:
 
 
 def _ignore(durability: Durability) -> None:
-    """Do nothing, until the manager has set `mark_dirty`."""
+    """Do nothing: the manager has not set `mark_dirty` yet."""

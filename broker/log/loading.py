@@ -104,7 +104,7 @@ def recover_log(
     remove_leftovers(disk, path)
     bases = _segment_bases(disk, path)
     if state is None:
-        if bases and bases[0] > 0 and flushed_segment < 0:  # the facts of a log that begins later are missing
+        if bases and bases[0] > 0 and flushed_segment < 0:  # this log begins above 0, and its facts are missing
             raise CorruptStoreError(f"{segment_path(path, 0, 'log')} is missing, and the log has no checkpoint")
         state = empty_state()
     log = PartitionLog(disk, key, topic, folder, config, state, recent)

@@ -506,7 +506,7 @@ class LogManager:
                 return
             memory -= segment.loaded_index_size
             if log.directory_id in failed:
-                segment.forget_index()  # nothing can be stored in that directory, and nothing is read
+                segment.forget_index()  # that directory is offline: nothing is stored in it or read from it
                 continue
             try:
                 log.upkeep.free_index(segment)
@@ -519,8 +519,8 @@ class LogManager:
     async def set_aside(self, keys: Iterable[LogKey], wall_ms: int, keep: bool = False) -> None:
         """Remove `keys` from `logs` and `failures`, and move the folders of these logs to the strays.
 
-        `delete_strays` deletes them later; with `keep`, only `purge_strays` does.  On an offline directory the folders
-        stay where they are, and the next start finds them.
+        `delete_strays` deletes them later; with `keep`, only `purge_strays` deletes them.  On an offline directory the
+        folders stay where they are, and the next start finds them.
 
         Raises:
             DiskError: a directory failed; the folders in other directories are set aside nevertheless.
@@ -590,7 +590,7 @@ class LogManager:
         return failure
 
     def _take_out(self, key: LogKey, directory_id: UUID) -> str | None:
-        """Remove `key` from `logs` or `failures`; return the name of its folder, None if it is in another directory."""
+        """Remove `key` from `logs` or `failures`; return its folder's name, None if the log is in another directory."""
         if (log := self._logs.get(key)) is not None:
             if log.directory_id != directory_id:
                 return None
@@ -622,7 +622,7 @@ class LogManager:
                 await directory.strays.keep()
 
     async def delete_strays(self, now_ms: int, kept_ms: int, unreported: Collection[LogKey] = ()) -> int:
-        """Delete the strays that an earlier call saw `kept_ms` ago, unless they are kept; return their number.
+        """Delete the strays that an earlier call saw at least `kept_ms` ago, unless kept; return their number.
 
         now_ms: time of the loop's clock.
         unreported: logs that may be in other directories than the metadata names.  After a move, only the stray in the

@@ -1,4 +1,4 @@
-"""The marks of a log: its offsets, its epochs, and the part of them that the facts hold.  Pure.
+"""The marks of a log: its offsets, its epochs, and the part of them that the facts (see `state`) hold.  Pure.
 
 `durable_offset`: the log is durable up to here.  `high_watermark`: the log is committed up to here, as the caller
 reports.  `truncation_floor`: the recovery point or watermark that the facts hold, or that is being written to them.  A
@@ -69,7 +69,7 @@ class LogMarks:
         return self.epochs.end_offset
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Raise the watermark to `offset`, or to the end of the log if that is lower; never lower it."""
+        """Raise the watermark to `offset`, but not above the end of the log.  A lower `offset` changes nothing."""
         offset = min(offset, self.epochs.end_offset)
         if offset > self.high_watermark:
             self.high_watermark = offset
@@ -162,7 +162,7 @@ class LogMarks:
         self._written_watermark = 0
 
     def restore_watermark(self, offset: int) -> None:
-        """Raise the watermark to the one in the facts; recovery has found that the log reaches it."""
+        """Restore the watermark from the facts, after recovery has found that the log reaches `offset`."""
         self.advance_high_watermark(offset)
         self._written_watermark = offset
         self.truncation_floor = max(self.truncation_floor, offset)

@@ -250,7 +250,7 @@ class PartitionLog:
     # -- moving the marks
 
     def advance_high_watermark(self, offset: int) -> None:
-        """Raise the watermark to `offset`, or to the end of the log if that is lower; never lower it."""
+        """Raise the watermark to `offset`, but not above the end of the log.  A lower `offset` changes nothing."""
         self.marks.advance_high_watermark(offset)
 
     def advance_start_offset(self, offset: int) -> None:
@@ -287,7 +287,7 @@ class PartitionLog:
         self.durability.note_change()
 
     def restart_at(self, offset: int, epoch: int = -1) -> None:
-        """Drop all records; the next offset is `offset`.  The manager has already written that to the facts.
+        """Drop all records; the next offset is `offset`.  The manager has already written this change to the facts.
 
         epoch: epoch of the record before `offset`; -1 if it is unknown.
         """
@@ -303,7 +303,7 @@ class PartitionLog:
         """Continue on another disk, which holds a copy of all files under the same paths.
 
         state, watermark, folder_fact: the values in the facts of the disk.  The copy is durable up to the state's end.
-        files: the files that contain data which is not durable yet.
+        files: the files with data that is not durable yet.
         """
         self.directory_id = disk.directory_id
         self._segments.move_to(disk)

@@ -36,8 +36,8 @@ from quorumlog.wire.record_batch import (
 from quorumlog.wire.record_framing import ANY_TIME, Framing, TimestampRange, check_framing
 
 INFLATED_RATIO_MAX: Final = 1024
-"""Inflated bytes for each compressed one.  gzip cannot exceed this ratio, and zstd exceeds it only for long runs of one
-byte."""
+"""Inflated bytes for each compressed byte.  gzip cannot exceed this ratio, and zstd exceeds it only for long runs of
+one byte."""
 INFLATED_FLOOR: Final = 4 << 20
 """Bytes that any batch may inflate to, however small it is."""
 

@@ -75,7 +75,7 @@ class LogProducers:
             if segment.end_offset <= offset:
                 continue
             start = segment.position_of(max(offset, segment.base_offset))
-            # After a damaged header, this leader would treat new batches as duplicates, or report lost sequences.
+            # Check the batches: after a damaged header, this leader would treat new ones as duplicates or out of order.
             for header, batch in segment.batches(start, self._marks.epochs.epoch_of):
                 marker = parse_marker(batch, header) if header.is_control else None
                 producers.apply(header, header.base_offset, header.end_offset, marker)

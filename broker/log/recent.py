@@ -26,7 +26,7 @@ class RecentAppends:
         self._size_max = size_max
         self._size = 0
         self._appends = OrderedDict[tuple[Hashable, int], memoryview]()
-        """From the oldest to the newest.  A dict would pass all deleted keys in each search for its first one."""
+        """From the oldest to the newest.  In a dict, each search for the first key would step over all deleted ones."""
         self._positions = defaultdict[Hashable, deque[int]](deque)
         """By segment, ascending, because a segment only grows at its end."""
 

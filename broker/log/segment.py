@@ -1,10 +1,10 @@
 """One segment: a file of batches from `base_offset` on, and its index.
 
-The last segment of a log is its active one, the only one that grows.  No file is opened or read before it is needed:
+The last segment of a log is its *active* segment, and only this one grows.  Files are opened and read when needed:
 the log's state or recovery supplies `size`, `end_offset` and `newest_timestamp`.
 
-**Finding a batch.**  The index names an earlier batch, at most one interval away.  From there, headers are read singly.
-Nearly all fetches are at the end of a log.  They find their batch in a short list of the last batches instead.
+**Finding a batch.**  The index names an earlier batch, at most one interval away.  From there, headers are read one by
+one.  Nearly all fetches are at the end of a log.  They find their batch in a short list of the last batches instead.
 
 **Checked bytes.**  Bytes that this process appended or recovered are known to be good.  All other bytes are checked,
 including checksums, at their first read.
@@ -90,7 +90,7 @@ class Segment:
         """The segment's file.  The first use opens it and compares its size with the known one.
 
         Raises:
-            CorruptStoreError: it is missing, or has another size.
+            CorruptStoreError: the file is missing, or has another size.
         """
         if self._file is None:
             try:

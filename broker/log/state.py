@@ -1,4 +1,4 @@
-"""The state of a log in the facts of its directory, so that a start reads no file of an idle log.
+"""The state of a log in the facts of its directory (rows of `facts.db`), so that a start reads no file of an idle log.
 
 The state is written at checkpoints.  After a clean stop it is complete; after any other stop it names the point from
 which recovery reads.  The state begins with its checksum, because a wrong digit could hide records, or let appends

@@ -1,7 +1,7 @@
 """The strays of a data directory: folders of logs that were set aside, until they are deleted.
 
-The fact `stray/<name>` records when a folder was set aside, and whether it has been moved yet.  It is written before
-the move, so that the next start finishes a move that a crash interrupted.
+The fact `stray/<name>` records when a folder was set aside, and whether it is among the strays yet.  It is written
+before the folder is moved there, so that the next start finishes a move that a crash interrupted.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class StrayFolders:
         self._disk = disk
         self._known: dict[str, StrayState] = {}
         self._first_seen_ms: dict[str, int] = {}  # by `delete_old`
-        self._deleting = asyncio.Lock()  # both maintenance and operators delete them
+        self._deleting = asyncio.Lock()  # both maintenance and operators delete strays
 
     def all(self) -> list[Stray]:
         """Return the strays that still exist."""
@@ -148,7 +148,7 @@ class StrayFolders:
         return named
 
     async def finish(self, named: dict[str, StrayState]) -> None:
-        """Move the folders whose intent is durable, and write that it is done."""
+        """Move the folders whose intent is durable, and write that they have moved."""
         disk, known = self._disk, self._known
         turn = Turn()
         moved = []
@@ -172,7 +172,7 @@ class StrayFolders:
                 self._known.update(kept)
 
     async def delete_old(self, now_ms: int, kept_ms: int, unreported: Collection[LogKey] = ()) -> int:
-        """Delete the strays that an earlier call saw `kept_ms` ago, unless they are kept; return their number.
+        """Delete the strays that an earlier call saw at least `kept_ms` ago, unless kept; return their number.
 
         now_ms: time of the loop's clock.  unreported: logs whose current directory may be known only from their strays.
         """
@@ -214,7 +214,7 @@ class StrayFolders:
 def _decode(key: str, fact: bytes) -> StrayState:
     """Return the state in the fact of a stray.
 
-    Raises: CorruptStoreError: it is not a stray's state.
+    Raises: CorruptStoreError: the fact is not a stray's state.
     """
     try:
         return msgspec.json.decode(fact, type=StrayState)

@@ -56,7 +56,7 @@ async def find_newest(
     found = None if newest < 0 else await find_timestamp(segments, newest, start_offset, up_to_offset, epoch_of)
     if found is not None or newest < 0:
         return found
-    # The newest record of the first segment was deleted, because it is below the log start.
+    # The newest record of the first segment is below the log start, so it was deleted.
     newest = _newest(segments, start_offset, up_to_offset, is_exact=True)
     found = None if newest < 0 else await find_timestamp(segments, newest, start_offset, up_to_offset, epoch_of)
     if found is not None or newest < 0:

@@ -104,7 +104,7 @@ class LogUpkeep:
             segments=[
                 SegmentState(one.base_offset, one.end_offset, one.size, one.newest_timestamp)
                 for one in self._segments.all
-                # Without an empty active segment: the next append creates it again.
+                # An empty active segment is left out, because the next append creates it again.
                 if one.size and one.end_offset > marks.start_offset
             ],
             epochs=list(marks.epochs.entries),

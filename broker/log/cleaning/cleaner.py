@@ -60,7 +60,7 @@ class CleanResult(NamedTuple):
 
 
 class DirtyLog(NamedTuple):
-    """A log that is not clean, at the last look.
+    """A log that was not clean at the last look.
 
     due_since_ms: time of the first look that found it due, on the loop's clock; None if it is not due.
     """

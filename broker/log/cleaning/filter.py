@@ -6,10 +6,10 @@ horizon, so that a consumer has `delete.retention.ms` to see the tombstone.  A r
 compacted topic and is removed.  A record of an aborted transaction is removed, and hides no earlier record of its key.
 Everything at or above `clean_end` stays as it is.
 
-**Batches.**  A batch without records is removed.  Only the last batches of each producer stay, even without records,
-because the sequence numbers of the producer are computed from them.  A run of removed batches of one epoch becomes one
-empty batch, the *filler*, of 61 bytes.  So the offsets of batches follow each other without gaps, a lost batch is still
-recognised as damage, and the batches still contain the leader epochs of all offsets.
+**Batches.**  A batch without records is removed.  But the last batches of each producer stay, because the sequence
+numbers of the producer are computed from them.  A run of removed batches of one epoch becomes one empty batch, the
+*filler*, of 61 bytes.  So the offsets of batches follow each other without gaps, a lost batch is still recognised as
+damage, and the batches still contain the leader epochs of all offsets.
 
 **Markers** of transactions follow the rule of tombstones (`transactions.Endings`).
 """

@@ -4,7 +4,7 @@ A job is a generator that yields after each piece of work, so that the caller ca
 holds one batch of a segment in memory, its inflated records, and the offset map.  If the map is full before the dirty
 part ends, the job cleans up to that point, and the next job continues there.
 
-Replacements are made from the oldest segment on, and the caller swaps each in before the job continues.  So the older
+Replacements are made from the oldest segment on, and the caller swaps each one in before the job continues.  So older
 records of a key are removed before its tombstone gets the horizon at which it may be removed itself.
 """
 
