@@ -8,7 +8,7 @@ partitions that changed, and a reply contains only partitions with news.
 
 **Numbers.**  The leader draws the session id.  The session epoch counts requests: 1, 2, 3 … (2^31-1 is followed by 1).
 A repeated or lost request is therefore noticed immediately.  Any mismatch ends the session, and the fetcher starts over
-with a full fetch.  Epoch 0 asks for a new session, -1 for none.
+with a full fetch.  Epoch 0 asks for a new session, and -1 for no session.
 
 **Cost.**  Neither end ever walks a whole session.  The fetcher keeps the set of partitions whose target changed since
 it was last sent.  The leader keeps, for each session, the partitions that may have news (`ready`).  An append, a new
@@ -45,10 +45,10 @@ FULL_FETCH_NO_SESSION = -1
 FULL_FETCH_NEW_SESSION = 0
 SESSION_EPOCH_MAX = 2**31 - 1
 SEARCH_INTERVAL_MS = 1_000
-"""After a search has found no session to replace, the next search for a consumer waits this long."""
+"""Time after a search that found no session to replace, before the next search for a consumer."""
 TARGETS_MAX = 5_000
-"""Partitions that one request names.  Each costs the leader about 50 µs.  Measured on a busy machine: 0.24 s for this
-number; eight times as many would block the loop for 2 s."""
+"""Most partitions that one request names.  Each costs the leader about 50 µs.  Measured on a busy machine: 0.24 s for
+this number; eight times as many would block the loop for 2 s."""
 
 
 def next_session_epoch(epoch: int) -> int:

@@ -87,9 +87,9 @@ class Limits(NamedTuple):
     lag_max_bytes: int = -1
     """-1: no limit."""
     retry_ms: int = 500
-    """Time before a proposal that was refused or not answered is repeated.  Fixed, because produces may wait for it."""
+    """Time before a proposal that was refused or not answered is repeated.  Fixed, because produces may be waiting."""
     overdue_ms: int = 5_000
-    """Time before a proposal that was accepted or overtaken is repeated, because the log does not show it."""
+    """Time before a proposal that was accepted or overtaken is repeated, because the metadata log does not show it."""
 
 
 @dataclass(slots=True)
@@ -225,12 +225,12 @@ class LeaderState:
 
     @property
     def min_isr(self) -> int:
-        """The minimum in force.  Replicas that are being added do not count, as in the controller."""
+        """The minimum ISR in force.  Replicas that are being added do not count, as in the controller."""
         return min(self.limits.min_isr, len(self.replicas) - len(self.adding))
 
     @property
     def under_replicated(self) -> bool:
-        """Return whether a replica is not in the ISR, including replicas that are being added."""
+        """Return whether any replica is not in the ISR.  Replicas that are being added count, too."""
         return len(self.isr) < len(self.replicas)
 
     @property
@@ -304,7 +304,7 @@ class LeaderState:
         return min([own_start, *starts])
 
     def on_deleted(self, offset: int) -> None:
-        """Note that a deletion below `offset` is answered.  A replica joins only once its log start has reached it."""
+        """Note that a deletion below `offset` is answered.  A replica joins only once its log start is that high."""
         self._deleted_below = max(self._deleted_below, offset)
 
     def on_fetch_stopped(self, broker_id: int, contact: Contact | None) -> None:
@@ -315,7 +315,7 @@ class LeaderState:
             follower.contact = None
 
     def on_assignment(self, assignment: Assignment, now_ms: int) -> bool:
-        """Apply a newer partition epoch under the same leader epoch.  An older one changes nothing."""
+        """Apply a newer partition epoch under the same leader epoch.  An older assignment changes nothing."""
         assert assignment.leader_epoch == self.leader_epoch, (assignment, self.leader_epoch)
         assert assignment.leader == self.broker_id, (assignment, self.broker_id)
         if assignment.partition_epoch <= self.partition_epoch:
@@ -332,7 +332,7 @@ class LeaderState:
         return self.advance()
 
     def on_limits(self, limits: Limits) -> bool:
-        """Replace the limits.  A lower minimum may commit more."""
+        """Replace the limits.  A lower minimum may commit more records."""
         self.limits = limits
         return self.advance()
 
@@ -378,7 +378,8 @@ class LeaderState:
             return None
         wanted = self.wanted_isr(now_ms)
         if pending.settled:
-            # It was accepted or overtaken, but the log is late: propose again, according to the current positions.
+            # The proposal was accepted or overtaken, but the metadata log is late.  So propose again, now according to
+            # the current positions.
             pending.doubt = True
         if wanted == self.isr and not pending.doubt:
             return None
@@ -396,7 +397,7 @@ class LeaderState:
         """Process the controller's answer, or its absence; return whether the watermark moved."""
         pending = self._pending
         if pending.sent is not proposal:
-            return False  # the metadata log has decided it already
+            return False  # the metadata log has already decided the proposal
         match answer:
             case Answer.ACCEPTED | Answer.OVERTAKEN:
                 pending.settled = True
@@ -441,7 +442,7 @@ class LeaderState:
     def _settle_contact(self, follower: FollowerPosition) -> None:
         """Renew `caught_up_ms` of a caught-up follower from its session's last fetch.
 
-        A fetch leaves out unchanged partitions, so it confirms every partition of the session that is caught up.
+        A fetch leaves out unchanged partitions.  So it confirms all partitions of the session that are caught up.
         """
         if follower.contact is not None and follower.end >= self.log_end:
             follower.caught_up_ms = max(follower.caught_up_ms, follower.contact.last_fetch_ms)
@@ -533,7 +534,7 @@ class AppendRecords(NamedTuple):
 
 
 class DelayFetch(NamedTuple):
-    """Fetch this partition again after a back-off, or at once from a new leader: the leader cannot serve it now.
+    """Fetch this partition again after a back-off, as the leader cannot serve it now; ask a new leader at once.
 
     code: the leader's error, or CORRUPT_MESSAGE for a reply that cannot be correct.
     """
@@ -573,8 +574,8 @@ class FollowerState:
 
         log_start, epochs: of this follower's log.  If the histories diverge below its start, the deleted records cannot
         be compared with the leader's.  The replica then starts over.  This happens only after an unclean election.
-        It also starts over if its records all lie below the leader's log start, because the leader no longer knows the
-        epochs there.
+        The replica also starts over if all its records lie below the leader's log start, because the leader no longer
+        knows the epochs there.
         """
         log_end = epochs.end_offset
         if sent != (self.leader_epoch, log_end, epochs.last_epoch):
@@ -613,7 +614,8 @@ class FollowerState:
         """Return the answer to a consumer whose position this log may not have reached yet (KIP-392).
 
         NONE if the log has reached the position.  OFFSET_NOT_AVAILABLE if the leader has committed the records before
-        it, so that they will arrive in this log.  Otherwise OFFSET_OUT_OF_RANGE, and the consumer asks the leader.
+        that position, so that they will arrive in this log.  Otherwise OFFSET_OUT_OF_RANGE: the consumer then asks the
+        leader.
         """
         if offset <= log_end:
             return KafkaCode.NONE
@@ -631,7 +633,7 @@ def _resolve_divergence(diverging: Divergence, leaders_start: int, log_start: in
 def truncation_point(diverging: Divergence, epochs: EpochCache) -> int:
     """Return the end of the history that both logs may share.
 
-    If this is below the log's start, they share no existing record.
+    If this end is below the log's start, the logs share no existing record.
 
     If the follower does not know the leader's epoch, it truncates to the end of its own largest smaller epoch and
     fetches again.  Each round moves to an earlier epoch, so the number of rounds is finite.

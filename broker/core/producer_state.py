@@ -22,7 +22,7 @@ expired in this log.  Otherwise earlier records are missing, and the batch is re
 
 **Transactions.**  `transactions` holds the open and the aborted transactions.  A marker may raise the epoch of its
 producer (KIP-890), which fences every batch of the old epoch.  The last marker of a producer survives compaction, as
-its last batches do, so that its epoch remains a function of the log.
+its last batches do, so that its epoch can still be computed from the log.
 
 A transactional batch may begin a transaction only if the coordinator has confirmed that the partition is part of it
 (`start_verification`).  Otherwise a batch that arrives after the marker of its transaction would begin a transaction
@@ -147,8 +147,8 @@ class Verification:
     producer_epoch: the epoch of the producer.
     is_confirmed: the coordinator has confirmed that the partition is part of the transaction.
     lowest_sequence: the lowest sequence of the batches that wait for the answer.  The transaction must begin with it.
-        If it began with a later batch, the earlier batch would count as a duplicate when it is sent again, and would be
-        lost (KIP-890).
+        If the transaction began with a later batch, the earlier batch would count as a duplicate when it is sent again,
+        and would be lost (KIP-890).
     waiting: calls that share the token and wait for an answer.  Callers of `end_verification` maintain this count.
     """
 
@@ -211,7 +211,7 @@ class ProducerState:
     def check(
         self, batch: ProducedBatch, log_start_offset: int, verification: Verification | None = None
     ) -> Accept | Duplicate | Refuse:
-        """Return whether a leader may append a client's `batch`; changes nothing.
+        """Return whether a leader may append a client's `batch`, without changing the state.
 
         verification: the token that `start_verification` returned, for a batch that may begin a transaction.
         """

@@ -103,7 +103,7 @@ class RefusedBatches:
     def cause(self, topic: str, index: int, batch: ProducedBatch, missing: int, now_ms: int) -> KafkaCode | None:
         """Return the error with which the batch before `batch` was refused; None if this broker did not refuse it.
 
-        missing: the sequence that the producer of `batch` must continue with.
+        missing: the sequence with which the producer of `batch` must continue.
         """
         found = self._recent(topic, index, batch, now_ms)
         return next((refusal.code for refusal in found if refusal.sequence == missing), None)

@@ -11,7 +11,7 @@ not committed yet.  Without the last rule, a failover could lose a marker that r
 records, and skips the records of their producers from the first offset up to the marker.  Each takes a row of 32 bytes.
 At `ABORTED_MAX` rows, the log refuses the next transaction until retention or compaction has removed some rows.
 
-All of this is a function of the log and the watermark.  `ProducerState` calls `begin` and `end` for each batch, in log
+All of this follows from the log and the watermark.  `ProducerState` calls `begin` and `end` for each batch, in log
 order, and stores the state in its snapshots.
 """
 
@@ -25,7 +25,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple, Protocol
 
 ABORTED_MAX: Final = 250_000
-"""Aborted transactions of one log: 8 MB.  At this number, the log refuses new transactions."""
+"""Most aborted transactions of one log, 8 MB together.  At this number, the log refuses new transactions."""
 
 _COUNTS: Final = struct.Struct(">III")
 _PAIR: Final = struct.Struct(">qq")

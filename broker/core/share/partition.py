@@ -13,7 +13,7 @@ Offsets from `start_offset` (SPSO) to `end_offset` (SPEO, exclusive) are in flig
 
 Offsets below the start are done.  Offsets from the end on are available and were never delivered.  Adjacent offsets of
 one state are one run, so batches that are acquired and accepted as a whole cost one run each.  `max_in_flight` bounds
-the offsets in flight, and so the runs.
+the offsets in flight, and thus the runs.
 
 **Durable before it is answered.**  An acknowledgement only notes the next state (`Status.next`).  The record stays
 locked until the save that contains the change is durable: then `saved` applies it, and the client is answered.  If the
@@ -49,7 +49,7 @@ from quorumlog.wire.errors import KafkaCode
 
 FIRST_SAVE: Final = 1
 NOTHING_TO_SAVE: Final = 0
-"""The save of an acknowledgement that changes nothing durable: it can be answered immediately."""
+"""In place of a save's number: the acknowledgement changes nothing durable and can be answered immediately."""
 
 
 class Delivery(IntEnum):
@@ -130,7 +130,7 @@ class DeadRecords(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """A range of records, with one type for all of them, or one for each.  end: exclusive."""
+    """A range of records, with one type for all records, or one type for each.  end: exclusive."""
 
     first: int
     end: int
@@ -188,7 +188,7 @@ class SharePartition:
         self._next_save = FIRST_SAVE
         self._in_progress: int | None = None
         self._may_have_letters = any(each.state is Delivery.ARCHIVING for each in batches)
-        """False if no record waits for its dead letter, so that groups without dead letters search for none."""
+        """False: no record waits for its dead letter.  So groups without dead letters do not search for any."""
         self._advance_start()
 
     # -- fetching
@@ -367,7 +367,7 @@ class SharePartition:
         ]
 
     def buried(self, first: int, end: int) -> None:
-        """Note that the records of a range that wait for dead letters have them, or need none.
+        """Note that the dead letters for the records of a range were written, or are not needed.
 
         If the save fails, the next one contains this change again: the letters are not written again.
         """
@@ -448,7 +448,7 @@ class SharePartition:
         return list(self._runs)
 
     def check(self) -> None:
-        """Assert the invariants.  They cover each run, so only tests call this."""
+        """Assert the invariants.  This visits each run, so only tests call it."""
         at = self.start_offset
         for run in self._runs:
             status = run.value
