@@ -12,7 +12,7 @@ class ClusterView:
     """The newest and the applied metadata.  `ImageFollower` is the only writer.
 
     newest: everything that was replayed.  It decides which brokers are fenced, and which registrations are in force.
-    applied: the latest image that was applied to all replicas of this broker.  Clients see this one.
+    applied: the latest image that was applied to all replicas of this broker.  Clients see this image.
     own_epoch: the broker epoch of this process's registration; -1 until it is registered.
     """
 

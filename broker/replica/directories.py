@@ -242,8 +242,8 @@ class Directories:
         If the broker does not have the assigned directory, return the preferred one if it works.  Otherwise return the
         working directory with the fewest replicas, or None if no directory works.
 
-        An assigned directory that this broker does not have is a disk that was replaced.  The registration without it
-        has removed the replica from the ISR, so an empty replica elsewhere is safe.
+        An assigned directory that this broker does not have is a disk that was replaced.  The registration without that
+        directory has removed the replica from the ISR, so an empty replica elsewhere is safe.
         """
         offline = self._context.logs.failed_disks
         working = [each for each in self._directory_ids if each not in offline]

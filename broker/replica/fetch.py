@@ -60,7 +60,7 @@ class _Served(NamedTuple):
     log: PartitionLog
 
     def has_ended(self) -> bool:
-        """Return whether the role has ended since, or the follower has lost the leader's agreement to its log."""
+        """Return whether the role has ended meanwhile, or the follower has lost the leader's agreement to its log."""
         if isinstance(self.role, FollowerState):
             return self.replica.follower is not self.role or not self.role.agrees
         return self.replica.leader is not self.role
@@ -486,7 +486,7 @@ def _first_position(partition_log: PartitionLog) -> int:
     """Return the first offset at which a replica's log may end: the beginning of the batch with the log start.
 
     A client may have deleted only some records of that batch (DeleteRecords; KAFKA-6975).  A log that ends within the
-    batch could not append it.
+    batch could not append that batch.
     """
     try:
         return partition_log.batch_start(partition_log.start_offset)

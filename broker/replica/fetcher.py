@@ -454,7 +454,7 @@ class Fetcher:
     # -- failures
 
     def _delay_partition(self, key: PartitionKey) -> None:
-        """Leave a partition out for a back-off, which grows up to a bound until a reply for it is accepted."""
+        """Leave a partition out for a back-off, which grows up to a bound until one of its replies is accepted."""
         self._session.refused(key)
         if (backoff := self._refusals.get(key)) is None:
             backoff = self._refusals[key] = self._new_backoff()

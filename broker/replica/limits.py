@@ -59,7 +59,7 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     fetcher_backoff_max_ms: int = 1_000
     """The back-off of a fetcher after a failed request, and of a partition that the leader refused."""
     isr_check_divisor: int = 2
-    """The ISR is checked this many times in each replica.lag.time.max.ms."""
+    """Number of times that the ISR is checked in each replica.lag.time.max.ms."""
     checkpoint_interval_ms: int = 5_000
     """Interval at which changed watermarks are written to the data directories' facts."""
     maintenance_interval_ms: int = 60_000
@@ -70,16 +70,17 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     log_checkpoint_bytes: int = 8 << 20
     """Bytes of a log between two checkpoints.  A start after an unclean stop reads about as much of each log."""
     segment_size_max: int = 2**31 - 1
-    """The limit of a segment's size; a larger segment.bytes of a topic is reduced to it."""
+    """The limit of a segment's size; a larger segment.bytes of a topic is reduced to this limit."""
     segment_age_max_ms: int = 2**63 - 1
-    """The limit of a segment's age; a larger segment.ms of a topic is reduced to it."""
+    """The limit of a segment's age; a larger segment.ms of a topic is reduced to this limit."""
     index_interval_bytes: int = 4096
     """Bytes of a log between two entries of its index."""
     producer_expiration_ms: int = 24 * 60 * 60 * 1000
     """The state of an idempotent producer expires after this time without a batch."""
     producer_id_low_water: int = 1_000
-    """The broker requests the next block of producer ids when fewer ids are left.  So this many producers can start
-    while no controller is active.  Further ones get COORDINATOR_LOAD_IN_PROGRESS, which clients retry."""
+    """The broker requests the next block of producer ids when fewer ids than this are left.  So this number of
+    producers can start while no controller is active.  Further ones get COORDINATOR_LOAD_IN_PROGRESS, which clients
+    retry."""
 
 
 @dataclass(slots=True)

@@ -68,7 +68,7 @@ class ReplicaMoves:
             del self._preferred[next(iter(self._preferred))]
 
     def take_preferred(self, replica: Replica) -> UUID | None:
-        """Return, once, the directory that was chosen for this replica before it existed."""
+        """Return the directory that was chosen for this replica before it existed, and forget the choice."""
         return self._preferred.pop((replica.topic, replica.key.index), None)
 
     def futures(self) -> list[HostedLog]:

@@ -31,8 +31,8 @@ class ParkedProduce:
 class ParkedProduces:
     """The parked produces of one replica.
 
-    A produce with acks=all waits until the watermark reaches its end, one with acks=1 until a flush does.  Each kind
-    has a heap, ordered by end offset.
+    A produce with acks=all waits until the watermark reaches its end.  A produce with acks=1 waits until it is flushed.
+    Each kind has a heap, ordered by end offset.
     """
 
     __slots__ = ("_by_commit", "_by_flush", "_order", "_timed_out")

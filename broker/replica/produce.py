@@ -157,8 +157,7 @@ class ProduceService:
         return self._checks.produces + (self._context.parked_produces if acks else 0)
 
     def _append(self, produce: Produce) -> None:
-        # Everything about the partition may have changed during the check: even the topic with this name may be
-        # another.
+        # Everything about the partition may have changed during the check: even another topic may have this name now.
         replica = self._table.find(produce.topic, produce.index)
         if replica is None:
             code, known = self._table.absent(produce.topic, produce.index)

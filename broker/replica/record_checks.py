@@ -3,8 +3,8 @@
 Theory of operation.  A batch with compression must be inflated before its records can be checked.  A small batch is
 inflated on the event loop, a larger one in a thread.  A batch whose codec differs from the codec of its topic is always
 recompressed in a thread, whatever its size (`broker.log.recompression`).  Only the produce at the head of a lane's
-queue is appended, so a later one that needs no thread waits behind an earlier one that does.  The order of appends of a
-producer is thus the order of arrival, which its sequence numbers rely on.
+queue is appended, so a later produce that needs no thread waits behind an earlier one that needs a thread.  The order
+of appends of a producer is thus the order of arrival, which its sequence numbers rely on.
 
 Bounds: At most `record_check_threads` checks run concurrently, and each inflates a bounded number of bytes
 (`inflated_size_max`).  The caller bounds the number of waiting produces.  They hold the bytes of their requests, which
@@ -84,7 +84,7 @@ class RecordChecks:
 
     append: called once with each produce whose turn has come; `produce.batches` is then final.  If it raises, the
     produce is answered with UNKNOWN_SERVER_ERROR, and the loop's exception handler gets the error.
-    timed_out: called with each produce that was refused because it waited for too long, before the next one's turn.
+    timed_out: called with each produce that was refused because it waited for too long, before the next turn.
     """
 
     def __init__(

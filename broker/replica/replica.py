@@ -357,7 +357,7 @@ class Replica:
         return _must_wait(missing, cause)
 
     def _behind_refused(self, partition_log: PartitionLog, batch: BatchHeader) -> Refused | None:
-        """Refuse a batch that the log would accept, although this broker has just refused an earlier one."""
+        """Refuse a batch that the log would accept, if this broker has recently refused an earlier batch."""
         producers = partition_log.producers
         if not batch.has_producer_id or not producers.accepts_any_sequence(batch, partition_log.start_offset):
             return None
@@ -384,7 +384,7 @@ class Replica:
     def append_as_coordinator(self, batch: Produced, leader_epoch: int) -> Appended | Refused:
         """Append a coordinator's batch if this replica may serve under `leader_epoch`, and its ISR permits acks=all.
 
-        The records are committed once the watermark reaches their end, for which the caller waits
+        The records are committed once the watermark reaches their end.  The caller waits for that
         (`ReplicaEvents.watermark_moved`).
         """
         found = self._coordinating(leader_epoch)
@@ -622,7 +622,7 @@ class Replica:
     def advance_start(self, offset: int) -> None:
         """Raise the log start to `offset`, but not above the watermark.
 
-        Report `start_moved` if the log start is not durable yet.  Retention may have moved it before.
+        Report `start_moved` if the log start is not durable yet, even if retention has moved it earlier.
         """
         assert self.log is not None, self
         before = self.log.start_offset

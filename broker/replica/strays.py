@@ -20,7 +20,7 @@ GENERATION = "broker/generation"
 class Strays:
     """Sets strays aside once after a start, and deletes them later.
 
-    When the quorum was rebuilt by hand since a data directory was last used, the metadata may lack replicas that
+    If the quorum was rebuilt by hand since a data directory was last used, the metadata may lack replicas that
     existed.  Then every stray is kept until an operator deletes it.
 
     are_known: strays were set aside, so old ones may be deleted.
@@ -45,7 +45,7 @@ class Strays:
     async def set_aside(self) -> None:
         """Set aside every log that belongs to no hosted replica.  The table must be complete.
 
-        If a directory fails meanwhile, it goes offline, and the work continues in the others.
+        If a directory fails meanwhile, it goes offline, and the work continues in the other directories.
         """
         generation = self._generation()
         keep = bool(self._rebuilt(generation))

@@ -64,7 +64,7 @@ class Watermarks:
     async def save(self) -> None:
         """Write the unsaved watermarks.  Watermarks that move meanwhile wait for the next call."""
         due = list(self._unsaved)
-        for start in range(0, max(len(due), 1), CHANGES_MAX):  # at least once, for the facts to delete
+        for start in range(0, max(len(due), 1), CHANGES_MAX):  # at least once, as there may be facts to delete
             taken = due[start : start + CHANGES_MAX]
             for key in taken:
                 del self._unsaved[key]

@@ -47,7 +47,7 @@ logger = get_logger("broker")
 
 READY_LOOK_S = 0.25
 SHUTDOWN_RESERVE_MS = 5_000
-"""Part of the time for a graceful stop that is reserved for closing after the hand-over; at most half of that time."""
+"""Time of a graceful stop that is reserved for closing after the hand-over; at most half of the whole time."""
 
 
 def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
@@ -100,7 +100,7 @@ def make_broker_process(config: NodeConfig, sources: Sources) -> BrokerProcess:
 
 
 class BrokerProcess:
-    """A whole broker, as an async context manager.  `kafka_endpoints` is available once it is entered.
+    """A whole broker, as an async context manager.  `kafka_endpoints` is available after entering.
 
     disks: owned by this object from now on; it closes each `FileDisk` at the end.
     """
@@ -206,7 +206,7 @@ class BrokerProcess:
             if kind is None:
                 await self._hand_over()
             await self._end_tasks(clean=kind is None)
-        except (Exception, asyncio.CancelledError) as failure:  # another part that failed may have cancelled this
+        except (Exception, asyncio.CancelledError) as failure:  # another failed part may have cancelled this stop
             try:
                 await self._end_tasks(clean=False)
             finally:
