@@ -48,7 +48,7 @@ class DirectoryFacts:
         return sorted({*self._existing, *self._states, *self._folders})
 
     def state(self, folder: str) -> LogState | None:
-        """Return the state of the log in this folder, None without a checkpoint.
+        """Return the state of the log in this folder; None if it has no checkpoint.
 
         Raises: CorruptStoreError: the fact is damaged, or the folder is missing.
         """

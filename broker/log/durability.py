@@ -191,7 +191,7 @@ class Durability:
         end_offset, self._held_end = self._held_end, -1
         if not self.is_closed:
             self._note_durable(end_offset)
-            self.request_flush()  # for the folder's fact, which was held back, too
+            self.request_flush()  # also for the folder's fact, which was held back
 
     def moved(self, durable_offset: int, folder_fact: bytes, unflushed: Iterable[DiskFile]) -> None:
         """Continue in the new directory, where the log is durable up to `durable_offset`."""

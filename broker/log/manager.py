@@ -626,7 +626,7 @@ class LogManager:
 
         now_ms: time of the loop's clock.
         unreported: logs that may be in other directories than the metadata names.  After a move, only the stray in the
-            former directory shows where such a log is, so it stays.
+            former directory shows where such a log is, so that stray is kept.
 
         Raises:
             DiskError: a directory failed.

@@ -21,7 +21,7 @@ move was decided.  A folder that was already renamed also proves the decision.
 The metadata may name the source until the broker has reported the target.  Until then, the stray in the source is not
 deleted.  It shows where the log is, if the target is offline or missing at a start (`LogManager.moved_away`).  Also
 until then, the facts of the log in the target name the source (`LogState.moved_from`).  If the source has failed, the
-report must contain that the replica left it with all records.
+report must state that the replica left it with all records.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class OpenedBatch(NamedTuple):
 def check_produced(data: Buffer, config: LogConfig, wall_ms: int | None = None) -> Produced | Refused:
     """Check every header, and the records of the batches without compression.
 
-    wall_ms: the current time, to which the topic's limits of timestamps are relative; None: do not check timestamps.
+    wall_ms: the current time, from which the topic's limits of timestamps are measured; None: check no timestamps.
     """
     times = ANY_TIME if wall_ms is None or not config.bounds_timestamps else _times(config, wall_ms)
     headers = validate_batches(data, config.message_size_max)

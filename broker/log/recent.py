@@ -2,7 +2,7 @@
 
 Theory of operation.  A leader's followers, and consumers that keep up, read each append soon after it was made, and
 usually as a whole.  So `RecentAppends` keeps whole appends, in the memory in which they arrived.  It serves a read that
-begins at the beginning of an append.  Every other read takes its bytes from the file, usually from the page cache.
+begins where an append begins.  Every other read takes its bytes from the file, usually from the page cache.
 
 One instance serves all logs of a broker.  It drops the oldest append when it is full.  Segments are distinguished by
 object identity: a segment that replaces another one is a new object.  `LogSegments` calls `forget` for bytes that it

@@ -2,13 +2,12 @@
 
 The state is written at checkpoints.  After a clean stop it is complete; after any other stop it names the point from
 which recovery reads.  The state begins with its checksum, because a wrong digit could hide records, or let appends
-overwrite others.
-States of releases that wrote no checksum are accepted; those releases ignore the checksum.
+overwrite others.  States of releases that wrote no checksum are accepted; those releases ignore the checksum.
 
 After an unclean stop, two smaller facts distinguish lost data from data that never existed.  `folder/<folder>` is
-written before the first record in a new folder, and the first record in a new segment, is acknowledged as durable.  It
-proves that the folder must exist, and that a flush has completed since that segment began.  `watermark/<log>`, written
-every few seconds, is a watermark below which everything was durable in this directory: the log must reach it.
+written before the first record of a new folder or of a new segment is acknowledged as durable.  It proves that the
+folder must exist, and that a flush has completed since that segment began.  `watermark/<log>`, written every few
+seconds, is a watermark below which everything was durable in this directory: the log must reach it.
 """
 
 from __future__ import annotations

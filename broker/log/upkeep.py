@@ -92,7 +92,7 @@ class LogUpkeep:
         return state
 
     def state(self) -> LogState:
-        """Return the current state.  Only `take_state` notes that it is written to the facts."""
+        """Return the current state.  Only `take_state` notes that the state is written to the facts."""
         marks = self._marks
         recovery = _recovery_point(self._segments, marks)
         return LogState(

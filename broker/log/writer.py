@@ -141,7 +141,7 @@ class LogWriter:
     ) -> Appended | Refused:
         """Append the batches of the leader of `leader_epoch` unchanged; they must continue where this log ends."""
         # Check headers and checksums only.  Acknowledged batches must be copied byte for byte, even if the records of a
-        # batch from an older release contradict its header.  A follower that refused it would stop replicating.
+        # batch from an older release contradict its header.  A follower that refused this batch would stop replicating.
         headers = check_batches(batches)
         if isinstance(headers, BatchRefusal):
             return refused(headers)

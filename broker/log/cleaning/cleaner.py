@@ -122,7 +122,7 @@ class LogCleaner:
         return True
 
     def seconds_since_last(self) -> float | None:
-        """Return the seconds since a log was compacted; None if none was."""
+        """Return the seconds since a log was compacted; None if no log was compacted yet."""
         return None if self._last_ms is None else (_now_ms() - self._last_ms) / 1000
 
     def dirty_bytes(self) -> int:

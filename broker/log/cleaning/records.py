@@ -57,7 +57,7 @@ def rebuild(
         As in Kafka, the horizon becomes the base timestamp, and attribute bit 6 is set.  Records keep their timestamps.
 
     Raises:
-        UncleanableError: the records are malformed, and get a delete horizon.
+        UncleanableError: the records are malformed.  This is noticed only if the batch gets a delete horizon.
     """
     assert count, "a batch without records is written by `emptied`"
     attributes, base_timestamp = header.attributes, header.base_timestamp
