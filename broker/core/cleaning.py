@@ -99,9 +99,9 @@ def group_segments(
 ) -> list[tuple[SegmentSpan, ...]]:
     """Return the segments in groups, each of which gets one replacement.
 
-    A replacement is larger than its group by at most a few bytes for each tombstone.  So a group of several segments
-    has at most `size_max` bytes, `offsets_max` offsets and `GROUP_SEGMENTS_MAX` segments.  A larger segment is a
-    group of its own.
+    A group of several segments has at most `size_max` bytes, `offsets_max` offsets and `GROUP_SEGMENTS_MAX` segments.
+    A larger segment is a group of its own.  A replacement is larger than its group by at most a few bytes for each
+    tombstone.
     """
     groups: list[tuple[SegmentSpan, ...]] = []
     group: list[SegmentSpan] = []

@@ -442,7 +442,7 @@ class LeaderState:
     def _settle_contact(self, follower: FollowerPosition) -> None:
         """Renew `caught_up_ms` of a caught-up follower from its session's last fetch.
 
-        A fetch leaves out unchanged partitions.  So it confirms all partitions of the session that are caught up.
+        A fetch leaves out unchanged partitions.  So it confirms all caught-up partitions of the session.
         """
         if follower.contact is not None and follower.end >= self.log_end:
             follower.caught_up_ms = max(follower.caught_up_ms, follower.contact.last_fetch_ms)

@@ -23,9 +23,9 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     REQUEST_TIMED_OUT, and delete nothing."""
     inline_check_bytes: int = 16 << 10
     inline_check_inflated_bytes: int = 256 << 10
-    """A Produce request is checked on the event loop if its compressed batches have at most the first size, and inflate
-    to at most the second.  This takes well under a millisecond with all codecs except gzip.  A larger request is
-    checked in a thread."""
+    """A Produce request is checked on the event loop if its compressed batches have at most `inline_check_bytes`, and
+    inflate to at most `inline_check_inflated_bytes`.  This takes well under a millisecond with all codecs except gzip.
+    A larger request is checked in a thread."""
     record_check_threads: int = 2
     """Produces that are checked in threads at the same time; the others wait."""
     record_check_wait_ms: int = 30_000

@@ -137,7 +137,7 @@ class RecordChecks:
             self._advance(lane)
 
     def _needed(self, produce: Produce, config: LogConfig) -> _Check | None:
-        """Return the check that must run in a thread; None after a check that was small enough to run here."""
+        """Return the check that must run in a thread; None after a check that was small enough for the loop."""
         batches = produce.batches
         if isinstance(batches, Refused):
             return None

@@ -77,7 +77,7 @@ class Following(NamedTuple):
 
 
 class Replica:
-    """One replica on this broker.  At most one of `leader` and `follower` is set; while it is offline, neither is.
+    """One replica on this broker.  At most one of `leader` and `follower` is set; both are None while it is offline.
 
     key: identifies its log permanently; it contains the id with which the topic was created.
     topic_id: the id that the topic has now, by which all other nodes name the partition.

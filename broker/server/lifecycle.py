@@ -100,7 +100,7 @@ class LifecycleRunner:
         self._news.set()
 
     def stop(self, timeout_ms: int) -> None:
-        """Begin the controlled shutdown.  `run` returns when it is complete, at the latest after `timeout_ms`."""
+        """Begin the controlled shutdown.  `run` returns at its end, at the latest after `timeout_ms`."""
         now = now_ms()
         self.core.stop(now + timeout_ms, now)
         self._news.set()

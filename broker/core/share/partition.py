@@ -239,7 +239,7 @@ class SharePartition:
     def hide(self, first: int, end: int) -> None:
         """Archive available offsets that have no records for members: control batches and aborted transactions.
 
-        `first` and `end` may be 2^31 offsets apart, because compaction may replace that many by one empty batch.
+        `first` and `end` may be 2^31 offsets apart, because one empty batch may replace that many offsets.
         """
         room_end = min(end, self.start_offset + self.limits.max_in_flight)
         begin = max(first, self.start_offset)
@@ -406,7 +406,7 @@ class SharePartition:
     def saved(self, save: int, *, is_durable: bool) -> None:
         """End a save.  If it failed, its records are acquired as before, until their locks expire.
 
-        Records that have their dead letters are part of the next save instead.
+        After a failure, records whose dead letters were written become part of the next save instead.
         """
         assert self._in_progress == save, (self._in_progress, save)
         self._in_progress = None
@@ -495,7 +495,7 @@ def _joined(acquired: list[Acquired]) -> list[Acquired]:
 
 
 def problem_of(batches: Sequence[Acknowledgement], *, may_renew: bool) -> str | None:
-    """Return why the acknowledgements are invalid for every share partition; None if they may be valid."""
+    """Return the problem that makes acknowledgements invalid for every share partition; None if they may be valid."""
     highest = AckType.RENEW if may_renew else AckType.REJECT
     end = 0
     for batch in batches:
