@@ -155,7 +155,7 @@ def recover_segment(
         CorruptStoreError: the segment is damaged.
     """
     if file.size < start.position:
-        raise CorruptStoreError(f"{segment.path} has {file.size} bytes, {start.position} were durable")
+        raise CorruptStoreError(f"{segment.path} has {file.size} bytes, but {start.position} bytes were durable")
     segment.adopt(file, index)
     epochs: list[tuple[int, int]] = []
     epoch = start.epoch
@@ -218,7 +218,7 @@ def _judge_header(chunk: bytes, at: int, available: int) -> tuple[BatchHeader | 
     if header.batch_length < HEADER_SIZE - LENGTH_END:
         return None, f"batch length {header.batch_length}"
     if header.size > available:
-        return None, f"batch of {header.size} bytes, {available} are left"
+        return None, f"batch of {header.size} bytes, but only {available} are left"
     if header.last_offset_delta < 0 or header.leader_epoch < 0:
         return None, f"last offset delta {header.last_offset_delta}, leader epoch {header.leader_epoch}"
     return header, None

@@ -282,7 +282,7 @@ class Segment:
 
     def _check_end(self, position: int, header: BatchHeader, following: int) -> None:
         if header.end_offset != following:
-            problem = f"ends at offset {header.end_offset}, {following} follows"
+            problem = f"ends at offset {header.end_offset}, but {following} follows"
             raise CorruptStoreError(f"{self.path} at position {position}: {problem}")
 
     def newest_before(self, position: int) -> int:
@@ -364,7 +364,7 @@ class Segment:
             end -= header.size
             problem = None
             if header.end_offset != offset:
-                problem = f"ends at offset {header.end_offset}, {offset} follows"
+                problem = f"ends at offset {header.end_offset}, but {offset} follows"
             elif epoch_of(header.base_offset) not in (-1, header.leader_epoch):
                 problem = f"leader epoch {header.leader_epoch} instead of {epoch_of(header.base_offset)}"
             if problem is not None:

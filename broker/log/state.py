@@ -158,7 +158,7 @@ def decode_state(key: str, data: bytes) -> LogState:
     except msgspec.DecodeError as error:
         raise CorruptStoreError(f"fact {key} is damaged: {error}") from error
     if state.version != STATE_VERSION:
-        raise CorruptStoreError(f"fact {key} has version {state.version}, this program knows {STATE_VERSION}")
+        raise CorruptStoreError(f"fact {key} has version {state.version}; this program knows version {STATE_VERSION}")
     return state
 
 

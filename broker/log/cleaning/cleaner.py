@@ -111,7 +111,7 @@ class LogCleaner:
             return
         await asyncio.wait([self._swap])
         if not self._swap.cancelled() and (error := self._swap.exception()) is not None:  # asyncio logs unread errors
-            logger.warning("swap of compacted segments ends", cause=str(error))
+            logger.warning("swap of compacted segments failed", cause=str(error))
 
     async def clean_next(self) -> bool:
         """Clean the log with the largest share of dirty bytes among those that are due; return whether any was due."""
