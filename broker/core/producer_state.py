@@ -280,7 +280,7 @@ class ProducerState:
         """Return a token with which to verify the transaction of a producer epoch; None if it is open already.
 
         `check` accepts the token once it is confirmed.  A marker of this or a later epoch makes it void.  The marker
-        that raises the epoch to this epoch does not, because it ended the previous transaction.  Batches of the
+        that raises the epoch to this one is an exception: it ended the previous transaction.  Batches of the
         same producer epoch share a token until one of them is appended.  A token of a later epoch makes the token of an
         earlier epoch void: the earlier producer is fenced, and must not use the coordinator's answer to the later one.
 
