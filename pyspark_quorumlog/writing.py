@@ -260,12 +260,22 @@ class _Write:
         columns = Columns.of(chunk.rows, chunk.timestamps, options.topic)
         await self._know(columns.topics)
         counts = [self._partition_counts[topic] for topic in columns.topics]
-        sticky = [self._chunk_index % count for count in counts]
+        sticky = [self._sticky(topic) for topic in columns.topics]
         self._chunk_index += 1
         codec = CODEC_NAMES[options.compression]
         for batch in encode(columns, counts, sticky, options.batch_size_max_bytes, codec):
             await producer.send(batch.topic, batch.partition, batch.data)
         self._row_count += chunk.rows.num_rows
+
+    def _sticky(self, topic: str) -> int:
+        """Return the partition for the rows of this chunk without key and partition.
+
+        A partition whose leader is not known is skipped, because it may be offline; unless no leader is known.
+        """
+        count = self._partition_counts[topic]
+        indexes = ((self._chunk_index + step) % count for step in range(count))
+        known = (index for index in indexes if self._cluster.known_leader(topic, index) is not None)
+        return next(known, self._chunk_index % count)
 
     async def _know(self, topics: list[str] | tuple[str, ...]) -> None:
         """Look up the number of partitions of new topics.

@@ -250,6 +250,13 @@ MUTANTS = (
         (f"{UNIT}/test_writing.py::test_a_topic_that_one_broker_does_not_know_yet_is_written",),
     ),
     Mutant(
+        "a row without a key goes to a partition that is offline",
+        "pyspark_quorumlog/writing.py",
+        "if self._cluster.known_leader(topic, index) is not None",
+        "",
+        (f"{UNIT}/test_writing.py::test_rows_without_a_key_go_to_partitions_that_have_a_leader",),
+    ),
+    Mutant(
         "a new partition is read from its end",
         STREAM,
         "first = start.get(one, bounds[one].start)",

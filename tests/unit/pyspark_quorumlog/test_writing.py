@@ -149,3 +149,13 @@ def test_a_header_without_a_key_is_named_although_the_rows_are_written_in_slices
     with pytest.raises(ClusterError, match=r"a header of a row with the key b'k2' has no key"):
         write_rows(parse_write(given), iter([pa.record_batch(columns)]), 0)
     assert [record.key for record in cluster.run(cluster.brokers.records("t", 0))] == [b"k0", b"k1"]
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_rows_without_a_key_go_to_partitions_that_have_a_leader(cluster: ThreadedBrokers, first: int) -> None:
+    cluster.run(cluster.brokers.create("t", [1, 2, 2]))
+    cluster.run(cluster.brokers.move("t", 0, -1))
+    cluster.run(cluster.brokers.move("t", 1, -1))
+    given = {"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t", "kafka.delivery.timeout.ms": "5000"}
+    assert write_rows(parse_write(given), iter([pa.record_batch({"value": pa.array([b"0"])})]), first) == (1, Staged())
+    assert len(cluster.run(cluster.brokers.records("t", 2))) == 1
