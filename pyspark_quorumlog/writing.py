@@ -208,6 +208,7 @@ class _Write:
             delivery_timeout_s=options.delivery_timeout_s,
             request_timeout_s=options.request_timeout_s,
             transaction=transaction,
+            divides=True,
         ) as producer:
             chunk: _Chunk | None = first
             while chunk is not None:

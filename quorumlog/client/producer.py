@@ -10,6 +10,10 @@ the batch's turn, not from `send`, so batches that waited in the queue during a 
 
 The first failure ends the lane and the producer, because later batches would leave a gap in the order.  Waiting batches
 fail, and `send` and `flush` raise the error.  No batch is dropped silently.
+
+With `divides`, a batch that a broker refuses as too large is no failure: it is replaced by two batches of half its
+records, under the same sequence numbers.  If the broker had appended the whole batch before, it would refuse the first
+half because of its numbers.  Later batches of the lane with the refused size or more are divided before they are sent.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from quorumlog.client.delivery import (
     Transaction,
 )
 from quorumlog.client.partitions import PAUSE_MAX_S
+from quorumlog.client.records import open_batches
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.record_batch import parse_header
@@ -39,6 +44,7 @@ from quorumlog.wire.record_batch import parse_header
 __all__ = ["ACKS_ALL", "ACKS_LEADER", "ACKS_NONE", "Producer"]
 
 BUFFER_SIZE_MAX_BYTES: Final = 32 << 20
+_TOO_LARGE: Final = (ApiError.MESSAGE_TOO_LARGE, ApiError.RECORD_LIST_TOO_LARGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +56,12 @@ class _Pending:
 
 @dataclass(slots=True)
 class _Lane:
+    """refused_bytes: the size of the smallest batch that was refused as too large; None if none was."""
+
     sequence: Sequence
     queue: deque[_Pending] = field(default_factory=deque)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    refused_bytes: int | None = None
 
 
 class Producer:
@@ -66,6 +75,8 @@ class Producer:
         buffer_size_max_bytes: above this, `send` waits for acknowledgements.
         retry_pause_max_s: the maximum of the growing pause between retries of a batch.
         transaction: the transaction to which all batches belong; requires ACKS_ALL.  Its owner ends it, after `flush`.
+        divides: send a batch that a broker refuses as too large in parts.  The future of `send` then returns the base
+        offset of the first part; the others need not follow it directly.
     """
 
     def __init__(
@@ -78,8 +89,10 @@ class Producer:
         buffer_size_max_bytes: int = BUFFER_SIZE_MAX_BYTES,
         retry_pause_max_s: float = PAUSE_MAX_S,
         transaction: Transaction | None = None,
+        divides: bool = False,
     ) -> None:
         self._cluster = cluster
+        self._divides = divides
         self._transaction = transaction
         self._delivery = BatchDelivery(
             cluster,
@@ -170,12 +183,18 @@ class Producer:
                 await lane.changed.wait()
                 continue
             pending = lane.queue[0]
+            if pending.record_count > 1 and lane.refused_bytes is not None and len(pending.batch) >= lane.refused_bytes:
+                self._divide(lane)
+                continue
             try:
                 delivered = await self._delivery.deliver(
                     lane.sequence, pending.batch, pending.record_count, self._delivery_timeout_s
                 )
             except ClusterError as error:
-                return self._fail(error)
+                if not self._divides or error.code not in _TOO_LARGE or pending.record_count == 1:
+                    return self._fail(error)
+                lane.refused_bytes = len(pending.batch)
+                continue
             if self._failure is not None:  # another lane failed, and this batch with it
                 return None
             lane.queue.popleft()
@@ -185,6 +204,23 @@ class Producer:
                 pending.delivered.set_result(delivered.base_offset)
             self._moved.set()
         return None
+
+    def _divide(self, lane: _Lane) -> None:
+        """Replace the first batch of a lane by two, each with half its records."""
+        from quorumlog.client.record_codec import build_batch, read_batch  # needs the extension, which starts slowly
+
+        pending = lane.queue.popleft()
+        (opened,) = open_batches(pending.batch)
+        records = [
+            (each.timestamp_ms, each.key, each.value, each.headers)
+            for each in read_batch(opened, lane.sequence.topic, lane.sequence.index, 0, opened.header.end_offset)
+        ]
+        middle = len(records) // 2
+        first, second = (build_batch(part, opened.header.codec) for part in (records[:middle], records[middle:]))
+        unobserved: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        lane.queue.appendleft(_Pending(second, len(records) - middle, unobserved))
+        lane.queue.appendleft(_Pending(first, middle, pending.delivered))
+        self._buffered_bytes += len(first) + len(second) - len(pending.batch)
 
     def _fail(self, error: ClusterError) -> None:
         if self._failure is None:

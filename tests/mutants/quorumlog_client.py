@@ -44,6 +44,13 @@ SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
     Mutant(
+        "a batch that is divided is reordered",
+        "quorumlog/client/producer.py",
+        "for part in (records[:middle], records[middle:])",
+        "for part in (records[middle:], records[:middle])",
+        (f"{CLUSTER_TESTS}::test_a_batch_that_is_too_large_is_divided",),
+    ),
+    Mutant(
         "committed offsets are returned although an open transaction may replace them",
         COMMITS,
         "found = await self._groups.committed(self._group, timeout_s, partitions, stable=self._committed_only)",

@@ -17,6 +17,7 @@ from quorumlog.client.coordinators import CoordinatorCalls
 from quorumlog.client.scope_client import OpenScope, StagedProducer, Winner
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.kafka import fake
 from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers
 
 
@@ -159,3 +160,18 @@ def test_rows_without_a_key_go_to_partitions_that_have_a_leader(cluster: Threade
     given = {"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t", "kafka.delivery.timeout.ms": "5000"}
     assert write_rows(parse_write(given), iter([pa.record_batch({"value": pa.array([b"0"])})]), first) == (1, Staged())
     assert len(cluster.run(cluster.brokers.records("t", 2))) == 1
+
+
+def test_rows_are_written_to_a_topic_with_small_batches(
+    cluster: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's Kafka sink has batches of 16 KiB by default, and this one has batches of 1 MB."""
+    monkeypatch.setattr(fake, "MESSAGE_MAX_BYTES", 20_000)
+    cluster.run(cluster.brokers.create("t", [1]))
+    values = [b"%06d" % number * 10 for number in range(20_000)]
+    batches = [pa.record_batch({"value": pa.array(values[start : start + 5_000])}) for start in range(0, 20_000, 5_000)]
+    options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t"})
+    assert write_rows(options, iter(batches), 0).record_count == 20_000
+    assert [record.value for record in cluster.run(cluster.brokers.records("t", 0))] == values
+    refused = len(cluster.brokers.replicas[1].produced) - len(cluster.brokers.shared.logs["t", 0].batches)
+    assert refused == 5, "other batches of a refused size are not sent"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from random import randbytes
 
 import pytest
 
@@ -16,7 +17,8 @@ from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address
 from quorumlog.wire.errors import KafkaCode
-from quorumlog.wire.record_batch import parse_header
+from quorumlog.wire.record_batch import Codec, parse_header
+from tests.unit.broker.kafka import fake
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, client_of, fake_brokers
 
 NOW = 1_700_000_000_000
@@ -292,6 +294,57 @@ async def test_a_refused_batch_is_not_retried() -> None:
         assert str(caught.value) == caught.value.message, "the broker's explanation is part of both"
         assert caught.value.next_step.startswith("split the record")
         assert len(brokers.replicas[1].produced) == 1
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+async def test_a_batch_that_is_too_large_is_divided(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        records = [
+            NewRecord(None if n % 3 == 0 else b"k%d" % n, randbytes(60), NOW + n, (("h", None), ("h", b"%d" % n)))
+            for n in range(21)
+        ]
+        monkeypatch.setattr(fake, "MESSAGE_MAX_BYTES", 500)
+        async with Producer(cluster, divides=True) as producer:
+            await producer.send("t", 0, batch(-1))
+            first = await producer.send("t", 0, build_batch(records, codec))
+            await producer.send("t", 0, batch(-2))
+        assert first.result() == 1
+        assert producer.delivered_records == 23
+        stored = await brokers.records("t", 0)
+        assert [each.value for each in stored[:1] + stored[-1:]] == [b"-1", b"-2"]
+        assert [NewRecord(each.key, each.value, each.timestamp_ms, each.headers) for each in stored[1:-1]] == records
+        log = brokers.shared.logs["t", 0]
+        assert {parse_header(data).codec for _, _, _, data in log.batches[1:-1]} == {codec}
+
+
+async def test_a_record_that_is_too_large_fails_its_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        monkeypatch.setattr(fake, "MESSAGE_MAX_BYTES", 500)
+        records = [NewRecord(None, bytes(size), NOW) for size in (10, 10, 600, 10)]
+        producer = Producer(cluster, divides=True)
+        with pytest.raises(ClusterError, match="t-0: a batch of 1 record was answered with MESSAGE_TOO_LARGE"):
+            async with producer:
+                await producer.send("t", 0, build_batch(records))
+        assert producer.delivered_records == len(await brokers.records("t", 0)) == 2
+
+
+async def test_a_batch_that_was_appended_before_it_became_too_large_is_not_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer is lost, and the limit of the topic is lowered meanwhile."""
+    async with fake_brokers(2) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        brokers.replicas[1].acknowledge.clear()
+        with pytest.raises(ClusterError, match=r"sequence 0 .* OUT_OF_ORDER_SEQUENCE_NUMBER"):  # noqa: PT012
+            async with Producer(cluster, divides=True) as producer:
+                await producer.send("t", 0, build_batch([NewRecord(None, b"%d" % n, NOW) for n in range(100)]))
+                await brokers.replicas[1].appended.wait()
+                await brokers.kill(1)
+                monkeypatch.setattr(fake, "MESSAGE_MAX_BYTES", 500)
+                await brokers.move("t", 0, 2)
+        assert await values_of(brokers, "t", 0) == list(range(100))
 
 
 async def test_a_failed_partition_fails_waiting_batches() -> None:
