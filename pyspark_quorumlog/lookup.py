@@ -12,16 +12,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark_quorumlog.options import LATEST, OptionError, Partition, ReadOptions
-from quorumlog.client.cluster import Cluster, TopicState
+from quorumlog.client.cluster import HURRY_S, Cluster, TopicState
 from quorumlog.client.consumer import Consumer
 from quorumlog.client.sync import runner
-from quorumlog.wire.kafka.codec import Api
 
 DELETED_AFTER_S = 10.0
 """A partition that the query reads counts as deleted if no broker that was asked during this time knows it."""
-OWN_REQUESTS_FROM = 10_000
-"""Only brokers of quorumlog list requests with this API key or a higher one."""
-_API_VERSIONS_VERSION = 3
 PAUSE_MIN_S = 0.05
 """Shortest pause between two requests; a lower `fetchOffset.retryIntervalMs` is raised to it."""
 
@@ -60,11 +56,9 @@ async def is_committed_only(options: ReadOptions) -> bool:
     if options.read_committed is not None:
         return options.read_committed
     cluster = cluster_of(options)
-    values = {"client_software_name": "quorumlog", "client_software_version": "1"}
 
     async def ask(left_s: float) -> bool:
-        reply = await cluster.ask_any_broker(Api.API_VERSIONS, _API_VERSIONS_VERSION, values, left_s)
-        return any(each.api_key >= OWN_REQUESTS_FROM for each in reply.api_keys)
+        return await cluster.serves_own_requests(await cluster.any_broker(left_s), min(left_s, HURRY_S))
 
     return await cluster.retrying("the requests that the brokers serve", options.poll_timeout_s, ask)
 

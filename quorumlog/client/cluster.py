@@ -7,9 +7,11 @@ the request: the known brokers are tried, then the bootstrap addresses.  The add
 and addresses that failed are tried last.
 
 An answer may come from a broker that lags.  As long as the topic id is the same, the leader with the higher leader
-epoch is used, and no partition is dropped.  If an answer names no leader, or again the leader that failed, the next
-request goes to another broker, because a broker that is disconnected from the controller answers with old metadata.
-If the bootstrap addresses belong to different clusters, calls fail.
+epoch is used, and no partition is dropped.  If the topic id differs, the topic with the higher leader epochs is used.
+In Apache Kafka, a topic that is created again begins with epoch 0, so the last answer is used, as in Kafka's clients.
+If an answer names no leader, or again the leader that failed, the next request goes to another broker, because a broker
+that is disconnected from the controller answers with old metadata.  If the bootstrap addresses belong to different
+clusters, calls fail.
 
 Calls fail with `ClusterError`; a `retriable` one may be retried after a pause.  Every call ends by its deadline.
 """
@@ -43,7 +45,10 @@ CHECK_BROKERS: Final = "check the bootstrap servers, and that brokers run"
 EPOCHS_GO_ON_S: Final = 24 * 3600.0
 TOPICS_MAX: Final = 10_000
 """Maximum number of topics in the cache; above it, topics that were not just requested are dropped."""
+OWN_REQUESTS_FROM: Final = 10_000
+"""Only brokers of quorumlog list requests with this API key or a higher one."""
 _METADATA_VERSION: Final = 12
+_API_VERSIONS_VERSION: Final = 3
 _INIT_PRODUCER_ID_VERSION: Final = 4
 _NO_LEADER: Final = -1
 
@@ -84,7 +89,7 @@ class _Topic:
         return TopicState(self.topic_id, self.is_internal, epochs)
 
     def is_ahead_of(self, other: _Topic) -> bool:
-        """Return whether this state is newer than `other`.
+        """Return whether this state is newer than `other`, if both are from brokers of quorumlog.
 
         A topic that is created again within a day continues the leader epochs of its name, under a new id.  So a lower
         epoch comes from a broker that lags.
@@ -159,6 +164,8 @@ class Cluster(Closing):
         self._failures = 0
         self._failed: dict[Address, int] = {}
         """Addresses that did not answer, with the number of the failure: the one that failed last is tried last."""
+        self._is_of_quorumlog: bool | None = None
+        """Whether the brokers are those of quorumlog; None until the first topic whose id has changed."""
         self._closed = False
 
     # --- for other clients ---
@@ -376,10 +383,24 @@ class Cluster(Closing):
 
         async def ask(address: Address) -> Any:
             connection = await self._connection_to(address)
-            return await self._ask(connection, Api.METADATA, _METADATA_VERSION, values, self._hurry_s)
+            reply = await self._ask(connection, Api.METADATA, _METADATA_VERSION, values, self._hurry_s)
+            if self._is_of_quorumlog is None and any(map(self._has_another_id, reply.topics)):
+                self._is_of_quorumlog = await self.serves_own_requests(connection, self._hurry_s)
+            return reply
 
         address, reply = await self._first_that_answers(ask)
         self._learn(number, address, reply, is_all=topics is None)
+
+    async def serves_own_requests(self, connection: KafkaConnection, timeout_s: float) -> bool:
+        """Return whether the broker is one of quorumlog.  Raises: ClusterError."""
+        values = {"client_software_name": "quorumlog", "client_software_version": "1"}
+        reply = await self._ask(connection, Api.API_VERSIONS, _API_VERSIONS_VERSION, values, timeout_s)
+        return any(each.api_key >= OWN_REQUESTS_FROM for each in reply.api_keys)
+
+    def _has_another_id(self, topic: Any) -> bool:
+        """Return whether a topic in an answer has another id than the known one."""
+        known = self._view.topics.get(topic.name)
+        return known is not None and not topic.error_code and known.topic_id != topic.topic_id
 
     def _learn(self, number: int, address: Address, reply: Any, is_all: bool) -> None:
         view = self._view
@@ -414,7 +435,7 @@ class Cluster(Closing):
                     if new is None or new.epoch < old.epoch:  # a topic that loses partitions gets another id
                         told.leaders[index] = old
                 view.topics[topic.name] = told
-            elif before.is_ahead_of(told):
+            elif self._is_of_quorumlog and before.is_ahead_of(told):
                 before.refreshed = number
             else:
                 view.topics[topic.name] = told

@@ -44,6 +44,13 @@ SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
     Mutant(
+        "a topic that Apache Kafka created again seems old",
+        CLUSTER,
+        "elif self._is_of_quorumlog and before.is_ahead_of(told):",
+        "elif before.is_ahead_of(told):",
+        (f"{CLUSTER_TESTS}::test_a_topic_that_is_created_again_in_apache_kafka_is_used",),
+    ),
+    Mutant(
         "a batch that is divided is reordered",
         "quorumlog/client/producer.py",
         "for part in (records[:middle], records[middle:])",

@@ -118,14 +118,24 @@ class FakeBrokers:
     def _any(self) -> _Replicas:
         return next(each for each in self.replicas.values() if each.behind is None)
 
-    async def create(self, topic: str, leaders: list[int]) -> None:
-        """Create a topic with one partition for each named leader."""
+    async def create(self, topic: str, leaders: list[int], *, first_epoch: int | None = None) -> None:
+        """Create a topic with one partition for each named leader.
+
+        first_epoch: the first leader epoch, 0 in Apache Kafka; None: the epochs of the name go on.
+        """
         topic_id = UUID(int=(self.shared.image.end_offset << 64) + 5)
         nodes = tuple(self.addresses)
         replicas = tuple(Replica(node) for node in nodes)
         image = self.shared.image
         made = [
-            Partition(topic_id, index, replicas, nodes, leader, image.first_leader_epoch(topic, index))
+            Partition(
+                topic_id,
+                index,
+                replicas,
+                nodes,
+                leader,
+                image.first_leader_epoch(topic, index) if first_epoch is None else first_epoch,
+            )
             for index, leader in enumerate(leaders)
         ]
         self._any.apply(Topic(topic_id, topic), *made)

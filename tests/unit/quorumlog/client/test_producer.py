@@ -8,6 +8,7 @@ from random import randbytes
 
 import pytest
 
+from broker.kafka import handlers
 from broker.kafka.api import ProducerIdResult
 from quorumlog.client import cluster as cluster_module
 from quorumlog.client import partitions
@@ -229,6 +230,22 @@ async def test_metadata_expire_after_a_day(monkeypatch: pytest.MonkeyPatch) -> N
         await brokers.create("t", [1])
         await cluster.leader_lost("t", 0, connection)
         assert (await cluster.leader("t", 0, 10.0)).port == brokers.addresses[1][1]
+
+
+async def test_a_topic_that_is_created_again_in_apache_kafka_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its leader epochs begin at 0 again, so they do not show which answer is older."""
+    monkeypatch.setattr(handlers, "HANDLERS", {api: each for api, each in handlers.HANDLERS.items() if api < 10_000})
+    async with fake_brokers(2) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        await brokers.move("t", 0, 2)
+        before = (await cluster.topic_states(["t"], 10.0))["t"]
+        await brokers.delete("t")
+        await brokers.create("t", [1], first_epoch=0)
+        async with Producer(cluster, delivery_timeout_s=5.0) as producer:
+            await (await producer.send("t", 0, batch(0)))
+        after = (await cluster.topic_states(["t"], 10.0))["t"]
+        assert before.leader_epochs[0] > after.leader_epochs[0] == 0
+        assert before.topic_id != after.topic_id
 
 
 async def test_a_moved_leader_is_found_without_a_broken_connection() -> None:
