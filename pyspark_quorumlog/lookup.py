@@ -122,14 +122,18 @@ async def existing_partitions(options: ReadOptions) -> Found:
 
 
 async def is_deleted(options: ReadOptions, partition: Partition) -> bool:
-    """Return whether no broker knows the partition for DELETED_AFTER_S; False as soon as one of them knows it."""
+    """Return whether no broker knows the partition for DELETED_AFTER_S; False as soon as one of them knows it.
+
+    The time begins with the first answer, because this answer may be late.
+    """
     topic, index = partition
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + DELETED_AFTER_S
+    deadline: float | None = None
     while True:
         states = await cluster_of(options).topic_states([topic], options.poll_timeout_s)
         if topic in states and index in states[topic].leader_epochs:
             return False
+        deadline = deadline or loop.time() + DELETED_AFTER_S
         if loop.time() >= deadline:
             return True
         await before_another_ask(options)

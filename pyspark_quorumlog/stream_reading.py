@@ -174,10 +174,13 @@ class StreamDriver:
 
         A broker that has just started may not know a topic yet, and a new leader may not know its watermark, so the
         brokers are asked again before a partition of the query or of `reached` counts as missing, or its end as lower.
+        The time of a partition that is missing begins with the first answer that lacks it, because this answer may be
+        late.  An answer that contains the partition ends it: the next answer may come from a broker that is behind.
         """
         options = self._options
         loop = self._runner.loop
-        missing_until = loop.time() + DELETED_AFTER_S
+        missing_since: dict[Partition, float] = {}
+        asked_until: float | None = None
         left = options.lookup_retries
         while True:
             found = await look_up(options, {topic for topic, _ in reached})
@@ -189,7 +192,11 @@ class StreamDriver:
             is_lower = any(ends[one] < reached[one] for one in existing)
             problem = missing_names(options, found, reached.keys())
             is_refused = problem is not None and problem.message != self._refused
-            is_unclear = bool(missing - self._missing) and loop.time() < missing_until
+            now = loop.time()
+            # The answers of two brokers may differ permanently.
+            asked_until = asked_until or now + max(options.poll_timeout_s, 2 * DELETED_AFTER_S)
+            missing_since = {one: missing_since.get(one, now) for one in missing - self._missing}
+            is_unclear = now < asked_until and any(now - since < DELETED_AFTER_S for since in missing_since.values())
             if not is_unclear and (left <= 0 or not (is_lower or is_refused)):
                 break
             left -= 1

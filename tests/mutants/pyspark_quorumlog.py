@@ -180,9 +180,23 @@ MUTANTS = (
     Mutant(
         "one look decides that a partition was deleted",
         DRIVER,
-        "bool(missing - self._missing) and loop.time() < missing_until",
-        "False",
+        "is_unclear = now < asked_until and any",
+        "is_unclear = False and any",
         (f"{UNIT}/test_stream_reading.py::test_a_batch_is_repeated_whole_although_one_broker_does_not_know_its_topic",),
+    ),
+    Mutant(
+        "one late answer decides that a partition was deleted",
+        DRIVER,
+        "missing_since.get(one, now)",
+        "missing_since.get(one, 0.0)",
+        (f"{UNIT}/test_stream_reading.py::test_one_late_answer_does_not_prove_that_a_topic_was_deleted",),
+    ),
+    Mutant(
+        "one late answer ends the range of a task",
+        LOOKUP,
+        "    deadline: float | None = None\n",
+        "    deadline: float | None = loop.time() + DELETED_AFTER_S\n",
+        (f"{UNIT}/test_reading.py::test_one_late_answer_does_not_prove_that_the_partition_of_a_range_was_deleted",),
     ),
     Mutant(
         "a batch that is repeated omits a topic that left the options",

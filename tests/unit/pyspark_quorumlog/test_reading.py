@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 
 import pyarrow as pa
 import pytest
 
+from pyspark_quorumlog import lookup
 from pyspark_quorumlog.options import Query, ReadOptions, parse_read
 from pyspark_quorumlog.plan import DataLossError, OffsetRange
 from pyspark_quorumlog.reading import read_range
 from quorumlog.client import partitions
+from quorumlog.client.cluster import Cluster, TopicState
 from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.client.sync import runner
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import Codec
@@ -103,6 +106,27 @@ def test_a_leader_that_does_not_know_its_partition_yet_delays_a_range(
     monkeypatch.setattr(FakeReplicas, "_refusal", refuses)
     batches = read(filled, 2, **{"failOnDataLoss": "false", "kafkaConsumer.pollTimeoutMs": "30000"})
     assert values(batches) == [b"0", b"1"]
+
+
+def test_one_late_answer_does_not_prove_that_the_partition_of_a_range_was_deleted(
+    filled: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No broker answered for a while, and the first one that restarts does not know the topic yet."""
+    numbers = count()
+
+    class Restarting(Cluster):
+        async def topic_states(self, topics: Iterable[str] | None, timeout_s: float) -> dict[str, TopicState]:
+            if next(numbers) == 0:
+                await asyncio.sleep(2 * lookup.DELETED_AFTER_S)
+                return {}
+            return await super().topic_states(topics, timeout_s)
+
+    cluster = Restarting(filled.brokers.bootstrap)
+    monkeypatch.setattr("pyspark_quorumlog.lookup.cluster_of", lambda options: cluster)
+    options = options_of(filled)
+    assert not runner().run(lookup.is_deleted(options, ("t", 0)))
+    assert runner().run(lookup.is_deleted(options, ("t", 9)))
+    runner().run(cluster.close())
 
 
 def test_a_leader_whose_committed_end_is_lower_for_a_while_delays_a_range(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import count
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from pyspark_quorumlog.options import OptionError
+from pyspark_quorumlog import lookup
+from pyspark_quorumlog.lookup import Found, look_up
+from pyspark_quorumlog.options import OptionError, ReadOptions
 from pyspark_quorumlog.plan import DataLossError
 from pyspark_quorumlog.reference import COLUMNS
 from pyspark_quorumlog.source import DefaultSource, RefusedStream, StreamReader, read_schema
@@ -473,6 +477,35 @@ def test_one_broker_that_does_not_know_a_topic_proves_nothing(behind: ThreadedBr
 def test_a_batch_is_repeated_whole_although_one_broker_does_not_know_its_topic(behind: ThreadedBrokers) -> None:
     stream = Stream(behind, {"subscribe": "t,u", "failOnDataLoss": "false"})
     assert stream.rows({"u": {"0": 0}}, {"u": {"0": 2}}) == [30, 31]
+
+
+def slow_look(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let the brokers take longer for one answer about topics than a partition must be missing to count as deleted."""
+    numbers = count(1)
+
+    async def look(options: ReadOptions, others: Collection[str] = ()) -> Found:
+        if next(numbers) == number:
+            await asyncio.sleep(2 * lookup.DELETED_AFTER_S)
+        return await look_up(options, others)
+
+    monkeypatch.setattr("pyspark_quorumlog.stream_reading.look_up", look)
+
+
+def test_one_late_answer_does_not_prove_that_a_topic_was_deleted(
+    behind: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No broker answered for a while, and the first one that restarts does not know the topic yet."""
+    slow_look(monkeypatch, 1)
+    stream = Stream(behind, {"subscribe": "t,u", "failOnDataLoss": "false"})
+    assert stream.rows({"u": {"0": 0}}, {"u": {"0": 2}}) == [30, 31]
+
+
+def test_a_deleted_topic_does_not_hide_a_topic_that_one_broker_does_not_know(
+    behind: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_look(monkeypatch, 3)  # of the broker that does not know u
+    stream = Stream(behind, {"subscribe": "t,u", "failOnDataLoss": "false"})
+    assert stream.rows({"u": {"0": 0}, "v": {"0": 0}}, {"u": {"0": 2}, "v": {"0": 5}}) == [30, 31]
 
 
 def test_a_batch_is_repeated_whole_although_no_broker_knows_its_topic_for_some_time(
