@@ -10,7 +10,9 @@ start offsets of a batch lack a partition, the partition is read from the start 
   is repeated after a restart.  The answer could then be a later offset, because the latest offset advanced or because
   old records were deleted, and the records in between would be skipped silently.  Spark logs the end of an empty batch,
   which preserves the position.  A query of only one batch (`Trigger.Once`) would then read nothing.  Therefore the
-  batch of such a query has records, unless the query begins at the latest offsets, where no records exist yet.
+  batch of such a query has records, unless the query begins at the latest offsets, where no records exist yet.  If a
+  first batch from the latest offsets is repeated, it is empty whatever the new initial offsets are: they may lack a
+  partition, because a broker does not know it yet.
 - **A log that ends below the start** lost its records, or its topic was created again.  If the query permits losses,
   one empty batch moves the position back to the start of the log.  The same applies to a topic that was created again
   and already grew beyond the position, as long as the caller knows of it.
@@ -96,9 +98,13 @@ class StreamPlanner:
         """
         self._held, self._holds_single_batch = initial, may_move
 
-    def release(self) -> None:
-        """Note that Spark has logged the end of the first batch, so that further batches need not be empty."""
-        self._held = None
+    def release(self) -> bool:
+        """Note that Spark has logged the end of the first batch, so that further batches need not be empty.
+
+        Return whether the first batch is repeated and has no records, although the initial offsets may differ now.
+        """
+        held, self._held = self._held, None
+        return held is not None and self._holds_single_batch
 
     def pin(self, ends: Offsets) -> None:
         """Read only the partitions in `ends`, and only up to these offsets."""

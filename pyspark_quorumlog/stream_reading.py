@@ -91,8 +91,7 @@ class StreamDriver:
         Raises:
             DataLossError: records of the batch were lost, and the query does not permit it.
         """
-        self._planner.release()
-        if not with_records(start, end):
+        if self._planner.release() or not with_records(start, end):
             return []
         found = self._run(lambda: self._ranges(start, end))
         ranges = [replace(one, read_committed=bool(self._read_committed)) for one in found]

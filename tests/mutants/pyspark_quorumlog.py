@@ -122,9 +122,19 @@ MUTANTS = (
     Mutant(
         "the batch after a repeated first batch is empty",
         DRIVER,
-        "        self._planner.release()\n",
-        "",
+        "if self._planner.release() or not",
+        "if not",
         (f"{UNIT}/test_stream_reading.py::test_the_batch_after_a_first_batch_that_was_repeated_has_records",),
+    ),
+    Mutant(
+        "a repeated first batch reads a topic that was unknown for a while",
+        STREAM,
+        "return held is not None and self._holds_single_batch",
+        "return False",
+        (
+            f"{UNIT}/test_stream_reading.py"
+            "::test_a_first_batch_that_is_repeated_reads_nothing_of_a_topic_that_a_broker_does_not_know_yet",
+        ),
     ),
     Mutant(
         "deleted offsets count for the limit of a batch",

@@ -113,6 +113,24 @@ def test_a_first_batch_that_is_repeated_after_a_restart_loses_nothing(
     assert stream.batch_from(end, limit or stream.reader.getDefaultReadLimit()) == [5]
 
 
+@pytest.mark.parametrize("limit", [None, ReadAllAvailable()])
+def test_a_first_batch_that_is_repeated_reads_nothing_of_a_topic_that_a_broker_does_not_know_yet(
+    topic: ThreadedBrokers, limit: ReadLimit | None
+) -> None:
+    topic.run(topic.brokers.hold_back(2))
+    topic.run(topic.brokers.create("u", [1]))
+    fill(topic, "u", 0, 30, 31)
+    stream = Stream(topic, {"subscribePattern": "[tu]"})
+    _, end = log_first_batch(stream, limit)
+    assert end == {"t": {"0": 5, "1": 2}, "u": {"0": 2}}
+    lookup.cluster_of(stream.reader.options).ask_another_broker()
+    start = stream.reader.initialOffset()
+    assert start == {"t": {"0": 6, "1": 2}}
+    assert stream.rows(start, end) == [], "the query begins after the records of u"
+    fill(topic, "u", 0, 32)
+    assert sorted(stream.batch_from(end, limit or stream.reader.getDefaultReadLimit())) == [5, 32]
+
+
 @pytest.mark.parametrize("starting", ["earliest", '{"t":{"0":0,"1":-2}}', str(NOW)])
 def test_records_that_are_deleted_while_a_first_batch_is_repeated_are_a_loss(
     topic: ThreadedBrokers, starting: str
