@@ -33,6 +33,8 @@ CHUNK_SIZE_PER_PARTITION_BYTES = 256 << 10
 SPREAD_MAX_MS = 100
 """Maximum difference between the timestamps of rows that arrived in one Arrow batch."""
 _PACES_PER_S = 10
+_LATE_MAX_S = 1.0
+"""If rows with a limited rate arrive late, the task catches up with at most this much time, in seconds."""
 
 Int64s = npt.NDArray[np.int64]
 
@@ -167,7 +169,8 @@ class _Write:
         self._chunk_index = task_index
         self._partition_counts: dict[str, int] = {}
         self._row_count = 0
-        self._begun = 0.0
+        self._due = 0.0
+        """With a limited rate: the loop time from which more rows may be sent."""
 
     async def run(self, batches: Iterator[pa.RecordBatch], attempt: Attempt | None) -> Outcome:
         options = self._options
@@ -201,7 +204,7 @@ class _Write:
     ) -> int:
         """Write the first and all other chunks; return the number of rows once all are acknowledged."""
         options = self._options
-        self._begun = asyncio.get_running_loop().time()
+        self._due = asyncio.get_running_loop().time()
         async with Producer(
             self._cluster,
             acks=options.acks,
@@ -246,13 +249,14 @@ class _Write:
         pace = self._options.records_per_second_max
         if pace is None:
             return await self._write_rows(chunk, producer)
+        loop = asyncio.get_running_loop()
         step = max(1, pace // _PACES_PER_S)
         for first in range(0, chunk.rows.num_rows, step):
+            await asyncio.sleep(max(0.0, self._due - loop.time()))
             rows = chunk.rows.slice(first, step)
             now = np.full(rows.num_rows, self._sources.wall_ms(), np.int64)  # rows may have waited a long time
+            self._due = max(self._due, loop.time() - _LATE_MAX_S) + rows.num_rows / pace
             await self._write_rows(_Chunk(rows, now), producer)
-            due = self._begun + self._row_count / pace
-            await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
         return None
 
     async def _write_rows(self, chunk: _Chunk, producer: Producer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NoReturn, cast
 
 import pyarrow as pa
@@ -175,3 +176,20 @@ def test_rows_are_written_to_a_topic_with_small_batches(
     assert [record.value for record in cluster.run(cluster.brokers.records("t", 0))] == values
     refused = len(cluster.brokers.replicas[1].produced) - len(cluster.brokers.shared.logs["t", 0].batches)
     assert refused == 5, "other batches of a refused size are not sent"
+
+
+def test_a_pause_of_the_rows_does_not_raise_the_limited_rate(
+    cluster: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_quorumlog.writing._LATE_MAX_S", 0.0)
+    cluster.run(cluster.brokers.create("t", [1]))
+    given = {"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t", "maxRecordsPerSecond": "100"}
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"value": pa.array([b"0"])})
+        time.sleep(1.0)  # the rate would permit a hundred rows meanwhile
+        yield pa.record_batch({"value": pa.array([b"%d" % number for number in range(50)])})
+
+    assert write_rows(parse_write(given), rows(), 0).record_count == 51
+    stamps = [record.timestamp_ms for record in cluster.run(cluster.brokers.records("t", 0))]
+    assert min(later - earlier for earlier, later in pairwise(stamps[1::10])) >= 90, "ten rows in a tenth of a second"
