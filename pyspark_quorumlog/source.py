@@ -101,6 +101,11 @@ class DefaultSource(DataSource):
         _check_writable(schema, options)
         if overwrite:
             raise OptionError('records cannot be overwritten: use .mode("append")')
+        if options.scope is not None:
+            warn_once(
+                "option transactionScope has no effect when writing a batch, also in foreachBatch: a batch that Spark "
+                "repeats writes its rows again"
+            )
         from pyspark_quorumlog.writing import open_batch
 
         return Writer(options, open_batch(options, f"spark-{uuid4()}"))

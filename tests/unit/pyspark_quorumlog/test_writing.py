@@ -10,9 +10,12 @@ from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from pyspark_quorumlog.options import OptionError, parse_write
+from pyspark_quorumlog.source import DefaultSource
 from pyspark_quorumlog.transactions import Attempt, Staged
+from pyspark_quorumlog.warn import warn_once
 from pyspark_quorumlog.writing import SPREAD_MAX_MS, abort_batch, open_batch, spread, write_rows
 from quorumlog.client.coordinators import CoordinatorCalls
 from quorumlog.client.scope_client import OpenScope, StagedProducer, Winner
@@ -82,6 +85,20 @@ def test_brokers_without_scopes_are_written_without_a_transaction_unless_one_is_
     assert open_batch(parse_write(given), "scope") is None
     with pytest.raises(OptionError, match="option atomic is true, but these brokers have no transaction scopes"):
         open_batch(parse_write(given | {"atomic": "true"}), "scope")
+
+
+def test_a_batch_write_warns_that_it_does_not_use_the_scope_of_a_stream(
+    cluster: ThreadedBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A user of foreachBatch could believe that a repeated micro-batch writes nothing."""
+    warn_once.cache_clear()
+    given = {"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t", "transactionscope": "s"}
+    schema = StructType([StructField("value", StringType())])
+    assert DefaultSource(given).writer(schema, overwrite=False).scope is None
+    (message,) = caplog.messages
+    assert message.startswith("option transactionScope has no effect when writing a batch, also in foreachBatch: ")
+    DefaultSource(given).streamWriter(schema, overwrite=False)
+    assert len(caplog.messages) == 1
 
 
 def test_an_abort_that_no_broker_answers_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
