@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark_quorumlog.options import LATEST, OptionError, Partition, ReadOptions
-from quorumlog.client.cluster import HURRY_S, Cluster, TopicState
+from quorumlog.client.cluster import Cluster, TopicState
 from quorumlog.client.consumer import Consumer
 from quorumlog.client.sync import runner
 
@@ -55,12 +55,12 @@ async def is_committed_only(options: ReadOptions) -> bool:
     of quorumlog."""
     if options.read_committed is not None:
         return options.read_committed
-    cluster = cluster_of(options)
+    return await is_of_quorumlog(options)
 
-    async def ask(left_s: float) -> bool:
-        return await cluster.serves_own_requests(await cluster.any_broker(left_s), min(left_s, HURRY_S))
 
-    return await cluster.retrying("the requests that the brokers serve", options.poll_timeout_s, ask)
+async def is_of_quorumlog(options: ReadOptions) -> bool:
+    """Return whether the brokers are those of quorumlog."""
+    return await cluster_of(options).is_of_quorumlog(options.poll_timeout_s)
 
 
 async def before_another_ask(options: ReadOptions) -> None:

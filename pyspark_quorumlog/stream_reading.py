@@ -18,6 +18,7 @@ from pyspark_quorumlog.lookup import (
     ends_at_least,
     existing_partitions,
     is_committed_only,
+    is_of_quorumlog,
     list_offsets,
     list_times,
     look_up,
@@ -145,7 +146,8 @@ class StreamDriver:
             self._planner.pin(ends)
             self._pins = False
         left = known_ends.keys() - ends.keys()
-        renewed = renewed_topics(self._topics, found.topics)
+        loses_partitions = await is_of_quorumlog(self._options)
+        renewed = renewed_topics(self._topics, found.topics, loses_partitions=loses_partitions)
         again = {one for one in start.keys() & ends.keys() if one[0] in renewed}
         needed = self._planner.needs_start(start, ends, offsets_max, again)
         starts = await list_offsets(await self._consumer(), needed, EARLIEST)
@@ -210,18 +212,22 @@ class StreamDriver:
             warn_once(loss)
 
 
-def renewed_topics(before: Mapping[str, TopicState], now: Mapping[str, TopicState]) -> set[str]:
+def renewed_topics(
+    before: Mapping[str, TopicState], now: Mapping[str, TopicState], *, loses_partitions: bool
+) -> set[str]:
     """Return the topics that were deleted and created again: their id changed.
 
     A topic of quorumlog whose partitions were removed gets another id as well, and its remaining partitions keep their
     records and leader epochs.  A topic that was created again has other leader epochs, or at least as many partitions.
+
+    loses_partitions: partitions can be removed from a topic, as in quorumlog, but not in Apache Kafka.
     """
     found = set[str]()
     for name in before.keys() & now.keys():
         old, new = before[name], now[name]
         if None in (old.topic_id, new.topic_id) or old.topic_id == new.topic_id:
             continue
-        lost_partitions = len(new.leader_epochs) < len(old.leader_epochs)
+        lost_partitions = loses_partitions and len(new.leader_epochs) < len(old.leader_epochs)
         if not (lost_partitions and new.leader_epochs.items() <= old.leader_epochs.items()):
             found.add(name)
     return found

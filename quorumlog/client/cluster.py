@@ -165,7 +165,7 @@ class Cluster(Closing):
         self._failed: dict[Address, int] = {}
         """Addresses that did not answer, with the number of the failure: the one that failed last is tried last."""
         self._is_of_quorumlog: bool | None = None
-        """Whether the brokers are those of quorumlog; None until the first topic whose id has changed."""
+        """Whether the brokers are those of quorumlog; None until it is needed."""
         self._closed = False
 
     # --- for other clients ---
@@ -273,6 +273,17 @@ class Cluster(Closing):
         """
         connection = await self.any_broker(timeout_s)
         return await self._ask(connection, api, version, values, min(timeout_s, HURRY_S))
+
+    async def is_of_quorumlog(self, timeout_s: float) -> bool:
+        """Return whether the brokers are those of quorumlog.  Raises: ClusterError.  The first answer is kept."""
+
+        async def ask(left_s: float) -> bool:
+            if self._is_of_quorumlog is None:
+                connection = await self.any_broker(left_s)
+                self._is_of_quorumlog = await self._serves_own_requests(connection, min(left_s, HURRY_S))
+            return self._is_of_quorumlog
+
+        return await self.retrying("the requests that the brokers serve", timeout_s, ask)
 
     async def new_producer_id(self, timeout_s: float) -> tuple[int, int]:
         """Return a new (producer id, epoch), with retries until the time is up."""
@@ -385,13 +396,13 @@ class Cluster(Closing):
             connection = await self._connection_to(address)
             reply = await self._ask(connection, Api.METADATA, _METADATA_VERSION, values, self._hurry_s)
             if self._is_of_quorumlog is None and any(map(self._has_another_id, reply.topics)):
-                self._is_of_quorumlog = await self.serves_own_requests(connection, self._hurry_s)
+                self._is_of_quorumlog = await self._serves_own_requests(connection, self._hurry_s)
             return reply
 
         address, reply = await self._first_that_answers(ask)
         self._learn(number, address, reply, is_all=topics is None)
 
-    async def serves_own_requests(self, connection: KafkaConnection, timeout_s: float) -> bool:
+    async def _serves_own_requests(self, connection: KafkaConnection, timeout_s: float) -> bool:
         """Return whether the broker is one of quorumlog.  Raises: ClusterError."""
         values = {"client_software_name": "quorumlog", "client_software_version": "1"}
         reply = await self._ask(connection, Api.API_VERSIONS, _API_VERSIONS_VERSION, values, timeout_s)

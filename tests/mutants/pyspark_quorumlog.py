@@ -164,6 +164,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a smaller topic that Apache Kafka created again is read on",
+        DRIVER,
+        "lost_partitions = loses_partitions and len",
+        "lost_partitions = len",
+        (
+            f"{UNIT}/test_stream_reading.py"
+            "::test_a_topic_that_apache_kafka_creates_again_with_fewer_partitions_is_read_from_its_start",
+        ),
+    ),
+    Mutant(
         "a new topic id is forgotten while its batch waits",
         DRIVER,
         "if not again or planned.offsets != start:",

@@ -11,6 +11,7 @@ from itertools import count
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
+from broker.kafka import handlers
 from pyspark_quorumlog import lookup
 from pyspark_quorumlog.lookup import Found, look_up
 from pyspark_quorumlog.options import OptionError, ReadOptions
@@ -390,6 +391,22 @@ def test_a_topic_that_goes_on_under_another_id_with_fewer_partitions_is_read_on(
     topic.run(topic.brokers.remove_last_partition("t"))
     fill(topic, "t", 0, 5)
     assert stream.batch() == [5]
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+def test_a_topic_that_apache_kafka_creates_again_with_fewer_partitions_is_read_from_its_start(
+    topic: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch, noticed: bool
+) -> None:
+    """Its leader epochs begin at 0 again, and partitions of an existing topic cannot be removed there."""
+    monkeypatch.setattr(handlers, "HANDLERS", {api: each for api, each in handlers.HANDLERS.items() if api < 10_000})
+    stream = Stream(topic, {"subscribe": "t", "startingOffsets": "earliest", "failOnDataLoss": "false"})
+    stream.batch()
+    topic.run(topic.brokers.delete("t"))
+    if noticed:
+        assert stream.batch() == []
+    topic.run(topic.brokers.create("t", [1], first_epoch=0))
+    fill(topic, "t", 0, *range(50, 60))
+    assert stream.batch() + stream.batch() == list(range(50, 60))
 
 
 def test_a_leader_that_is_killed_delays_a_batch(topic: ThreadedBrokers) -> None:
