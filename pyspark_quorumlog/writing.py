@@ -293,7 +293,7 @@ class _Write:
             return
         timeout_s = self._options.delivery_timeout_s
         now = asyncio.get_running_loop().time
-        deadline = now() + min(UNKNOWN_TOPIC_TIMEOUT_S, timeout_s)
+        deadline: float | None = None
         backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S, self._cluster.random)
         while True:
             counts = await self._cluster.partition_counts(new, timeout_s)
@@ -301,6 +301,7 @@ class _Write:
             missing = sorted(set(new) - counts.keys())
             if not missing:
                 return
+            deadline = deadline or now() + min(UNKNOWN_TOPIC_TIMEOUT_S, timeout_s)  # the first answer may be late
             pause_s = backoff.next_s()
             if now() + pause_s >= deadline:
                 raise ClusterError(

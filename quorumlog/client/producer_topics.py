@@ -114,7 +114,7 @@ class ProducerTopics:
     async def _look_up(self, name: str) -> Topic:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._max_block_s
-        unknown_until = loop.time() + min(self._max_block_s, UNKNOWN_TOPIC_TIMEOUT_S)
+        unknown_until: float | None = None
         while True:
             states = await self._cluster.topic_states([name], max(deadline - loop.time(), _PAUSE_S))
             state = states.get(name)
@@ -122,7 +122,9 @@ class ProducerTopics:
                 topic = self.known[name] = Topic(name, state.topic_id)
                 self._grow(topic, state)
                 return topic
-            if loop.time() >= unknown_until:
+            now = loop.time()
+            unknown_until = unknown_until or min(now + UNKNOWN_TOPIC_TIMEOUT_S, deadline)  # this answer may be late
+            if now >= unknown_until:
                 message = f"topic {name} does not exist, and was not created automatically"
                 raise ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, message, f"kctl topics create {name}")
             self._cluster.ask_another_broker()

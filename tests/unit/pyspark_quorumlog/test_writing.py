@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from itertools import count, pairwise
 from typing import Any, NoReturn, cast
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from pyspark_quorumlog.source import DefaultSource
 from pyspark_quorumlog.transactions import Attempt, Staged
 from pyspark_quorumlog.warn import warn_once
 from pyspark_quorumlog.writing import SPREAD_MAX_MS, abort_batch, open_batch, spread, write_rows
+from quorumlog.client.cluster import Cluster
 from quorumlog.client.coordinators import CoordinatorCalls
 from quorumlog.client.scope_client import OpenScope, StagedProducer, Winner
 from quorumlog.errors import ClusterError
@@ -64,6 +66,26 @@ def test_rows_of_different_arrow_batches_have_their_own_timestamps(cluster: Thre
 def test_a_topic_that_one_broker_does_not_know_yet_is_written(cluster: ThreadedBrokers) -> None:
     cluster.run(cluster.brokers.hold_back(1))
     cluster.run(cluster.brokers.create("t", [2]))
+    options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t"})
+    assert write_rows(options, iter([pa.record_batch({"value": pa.array([b"0"])})]), 0).record_count == 1
+
+
+def test_one_late_answer_does_not_prove_that_a_topic_is_missing(
+    cluster: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No broker answered for a while, and the first one that restarts does not know the topic yet."""
+    monkeypatch.setattr("pyspark_quorumlog.writing.UNKNOWN_TOPIC_TIMEOUT_S", 0.3)
+    cluster.run(cluster.brokers.hold_back(1))
+    cluster.run(cluster.brokers.create("t", [2]))
+    asked = Cluster.partition_counts
+    numbers = count()
+
+    async def late(cluster: Cluster, topics: Iterable[str] | None, timeout_s: float) -> dict[str, int]:
+        if next(numbers) == 0:
+            await asyncio.sleep(0.4)
+        return await asked(cluster, topics, timeout_s)
+
+    monkeypatch.setattr(Cluster, "partition_counts", late)
     options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t"})
     assert write_rows(options, iter([pa.record_batch({"value": pa.array([b"0"])})]), 0).record_count == 1
 

@@ -7,7 +7,8 @@ import math
 import pickle
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from quorumlog.client import (
     lane_sender,
     producer_topics,
 )
+from quorumlog.client.cluster import Cluster, TopicState
 from quorumlog.client.partitioner import partition_of
 from quorumlog.client.records import Record
 from quorumlog.runtime.addresses import Address
@@ -353,6 +355,26 @@ async def test_an_unknown_topic_is_an_error_within_its_time(brokers: FakeBrokers
         assert failure.value.code == "UNKNOWN_TOPIC_OR_PARTITION"
         await brokers.create("absent", [1])
         await producer.send_and_wait("absent", b"x")
+
+
+async def test_one_late_answer_does_not_prove_that_a_topic_is_missing(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No broker answered for a while, and the first one that restarts does not know the topic yet."""
+    monkeypatch.setattr("quorumlog.client.producer_topics.UNKNOWN_TOPIC_TIMEOUT_S", 0.3)
+    await brokers.hold_back(1)
+    await brokers.create("new", [2])
+    asked = Cluster.topic_states
+    numbers = count()
+
+    async def late(cluster: Cluster, topics: Iterable[str] | None, timeout_s: float) -> dict[str, TopicState]:
+        if next(numbers) == 0:
+            await asyncio.sleep(0.4)
+        return await asked(cluster, topics, timeout_s)
+
+    monkeypatch.setattr(Cluster, "topic_states", late)
+    async with Producer(brokers.bootstrap) as producer:
+        assert (await producer.send_and_wait("new", b"x")).offset == 0
 
 
 async def test_a_topic_that_was_deleted_and_created_again_takes_records(
