@@ -146,8 +146,16 @@ class Consumer:
                 )
             start = (await self._list_offset(topic, index, EARLIEST, left_s(), 0)).offset
             end = (await self._list_offset(topic, index, LATEST, left_s(), 0)).offset
-            if not start <= offset <= end or loop.time() >= deadline:
+            if not start <= offset <= end:
                 raise OffsetOutOfRangeError(topic, index, offset, start, end)
+            if loop.time() >= deadline:  # no record is missing
+                raise ClusterError(
+                    ApiError.TIMED_OUT,
+                    f"{topic}-{index}: given up after {round(self._timeout_s, 2):g} s; a leader answered that offset "
+                    f"{offset} is out of range, although the log contains offsets from {start} to {end} (exclusive)",
+                    f"kctl topics describe {topic}",
+                    retriable=True,
+                )
             await asyncio.sleep(PAUSE_MIN_S)  # the first answer came from a former leader
 
     async def list_offset(self, topic: str, index: int, timestamp: int) -> ListedOffset:

@@ -10,6 +10,7 @@ from itertools import count
 import pyarrow as pa
 import pytest
 
+from broker.kafka.api import FetchPartition, FetchResult
 from pyspark_quorumlog import lookup
 from pyspark_quorumlog.options import Query, ReadOptions, parse_read
 from pyspark_quorumlog.plan import DataLossError, OffsetRange
@@ -127,6 +128,20 @@ def test_one_late_answer_does_not_prove_that_the_partition_of_a_range_was_delete
     assert not runner().run(lookup.is_deleted(options, ("t", 0)))
     assert runner().run(lookup.is_deleted(options, ("t", 9)))
     runner().run(cluster.close())
+
+
+def test_a_range_is_not_skipped_when_its_time_is_up_and_its_records_exist(
+    filled: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A former leader refuses the offset, and the current one has it."""
+
+    def refuses(replicas: FakeReplicas, item: FetchPartition, max_bytes: int) -> FetchResult:
+        return FetchResult(item.topic_id, item.topic, item.index, int(KafkaCode.OFFSET_OUT_OF_RANGE))
+
+    monkeypatch.setattr(FakeReplicas, "_read", refuses)
+    with pytest.raises(ClusterError, match="although the log contains offsets from 0 to 5") as caught:
+        values(read(filled, 4, failOnDataLoss="false"))
+    assert caught.value.code == "TIMED_OUT"
 
 
 def test_a_leader_whose_committed_end_is_lower_for_a_while_delays_a_range(
