@@ -12,6 +12,7 @@ from pyspark_quorumlog.arrow import decode
 from pyspark_quorumlog.lookup import (
     DELETED_AFTER_S,
     before_another_ask,
+    cluster_of,
     consumer_of,
     ends_at_least,
     existing_partitions,
@@ -42,6 +43,8 @@ from quorumlog.client.sync import runner
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError
 
+LEADER_LOOK_S = 2.0
+"""While answers have no records, the leader is looked up at this interval."""
 NO_PARTITION = (ApiError.UNKNOWN_TOPIC_OR_PARTITION, ApiError.UNKNOWN_TOPIC_ID)
 """Codes of errors about a partition that does not exist."""
 
@@ -154,6 +157,7 @@ class _RangeFetcher:
         """Return batches that begin at or below `decoded_from`; None at the end of the range."""
         deadline: float | None = None
         beyond_since: float | None = None
+        look_at = 0.0
         while self._offset < self._task.end:
             self.decoded_from = self._offset
             try:
@@ -196,6 +200,9 @@ class _RangeFetcher:
             deadline = deadline or now + self._options.poll_timeout_s
             if now > deadline:
                 raise self._no_records(fetched)
+            if now >= look_at:  # or it is a former leader, which is cut off from the other brokers and still answers
+                look_at = now + LEADER_LOOK_S
+                cluster_of(self._options).forget_leader(self._task.topic, self._task.partition)
             self._fetch = self._start()
         return None
 

@@ -4,7 +4,7 @@ Theory of operation.  The cache holds the partitions' leaders of every requested
 Metadata request at a time refreshes it.  A caller that needs a refresh joins the request in progress if that began
 after the need arose, so a thousand partitions that lose their leader together send one request.  Any broker can answer
 the request: the known brokers are tried, then the bootstrap addresses.  The address that answered last is tried first,
-and addresses that failed are tried last.
+after ROTATE_S the next broker, and addresses that failed are tried last.
 
 An answer may come from a broker that lags.  As long as the topic id is the same, the leader with the higher leader
 epoch is used, and no partition is dropped.  If the topic id differs, the topic with the higher leader epochs is used.
@@ -39,6 +39,9 @@ CONNECT_TIMEOUT_S: Final = 5.0
 REQUEST_TIMEOUT_S: Final = 10.0
 HURRY_S = 3.0
 """Time limit for an answer that any other broker could also give, because this broker may hang."""
+ROTATE_S = 30.0
+"""After this time, the next broker is asked for metadata, even if no request has failed: a leader that is disconnected
+from the controller and from other brokers still answers, and names itself."""
 PAUSE_MIN_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
 CHECK_BROKERS: Final = "check the bootstrap servers, and that brokers run"
@@ -161,6 +164,7 @@ class Cluster(Closing):
         self._lost: dict[tuple[str, int], int] = {}
         """Partitions whose leader failed, with the number of the last refresh that had begun by then."""
         self._last_good: Address | None = None
+        self._rotate_at: float | None = None
         self._failures = 0
         self._failed: dict[Address, int] = {}
         """Addresses that did not answer, with the number of the failure: the one that failed last is tried last."""
@@ -399,8 +403,20 @@ class Cluster(Closing):
                 self._is_of_quorumlog = await self._serves_own_requests(connection, self._hurry_s)
             return reply
 
+        self._rotate(asyncio.get_running_loop().time())
         address, reply = await self._first_that_answers(ask)
         self._learn(number, address, reply, is_all=topics is None)
+
+    def _rotate(self, now: float) -> None:
+        """Prefer the next broker that has not failed, if the time has come."""
+        if self._rotate_at is not None and now >= self._rotate_at:
+            healthy = [each for each in self._view.brokers.values() if each not in self._failed]
+            if healthy:
+                place = healthy.index(self._last_good) if self._last_good in healthy else -1
+                self._last_good = healthy[(place + 1) % len(healthy)]
+            self._rotate_at = None
+        if self._rotate_at is None:
+            self._rotate_at = now + ROTATE_S
 
     async def _serves_own_requests(self, connection: KafkaConnection, timeout_s: float) -> bool:
         """Return whether the broker is one of quorumlog.  Raises: ClusterError."""

@@ -85,6 +85,7 @@ class Consumer:
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         read_committed: bool = False,
     ) -> None:
+        self._leaders = cluster
         self._calls = PartitionCalls(cluster)
         self._isolation_level = fetch.READ_COMMITTED if read_committed else 0
         self._timeout_s = timeout_s
@@ -126,6 +127,8 @@ class Consumer:
             (fetched,) = decoded.partitions
             if fetched.error_code not in (KafkaCode.NONE, KafkaCode.OFFSET_OUT_OF_RANGE):
                 raise refusal(fetched.error_code, topic, index, f"a fetch at offset {offset}")
+            if fetched.error_code and await self._leaders.has_moved(topic, index, connection):
+                raise refusal(KafkaCode.NOT_LEADER_OR_FOLLOWER, topic, index, f"a fetch at offset {offset}")
             return fetched
 
         loop = asyncio.get_running_loop()

@@ -83,7 +83,7 @@ class Consumer:
         fetch: limits of fetches and buffers.
         failure_timeout_s: waiting for records raises an error if a partition or the group cannot be reached for
             this long.  The next call continues to wait.
-        metadata_age_s: the interval at which new topics and partitions are looked for.
+        metadata_age_s: the interval at which new topics, partitions and leaders are looked for.
 
     Raises:
         ConfigError: arguments are invalid; the error lists all of these.
@@ -183,6 +183,8 @@ class Consumer:
         self._tasks.begin(self._reading.starting.run())
         if reads_all:
             self._tasks.begin(self._watch_partitions())
+        elif not self._settings.is_subscribed:
+            self._tasks.begin(self._watch_leaders())
         if self._group is not None:
             self._group.start()
 
@@ -347,6 +349,18 @@ class Consumer:
             await asyncio.sleep(self._settings.metadata_age_s)
             with suppress(ClusterError):  # fetches report it
                 self._reading.add_topics(await self._subscription.partition_counts())
+
+    async def _watch_leaders(self) -> None:
+        """Look up the leaders of assigned partitions at intervals.
+
+        A former leader that is cut off from the other brokers still answers, but gets no new records.
+        """
+        while True:
+            await asyncio.sleep(self._settings.metadata_age_s)
+            if topics := {partition.topic for partition in self._reading.positions}:
+                with suppress(ClusterError):  # fetches report it
+                    await self._cluster.topic_states(topics, CALL_TIMEOUT_S)
+                self._reading.fetcher.wake()
 
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Hand out no more records of these partitions until `resume`.

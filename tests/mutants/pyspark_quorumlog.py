@@ -254,6 +254,13 @@ MUTANTS = (
         (f"{UNIT}/test_reading.py::test_a_leader_whose_committed_end_is_lower_for_a_while_delays_a_range",),
     ),
     Mutant(
+        "a task waits for the records of a former leader",
+        READING,
+        "            if now >= look_at:",
+        "            if False:",
+        (f"{UNIT}/test_reading.py::test_a_range_is_read_from_the_current_leader_although_a_former_one_answers",),
+    ),
+    Mutant(
         "the place of a malformed record counts from the start of the fetched data",
         "pyspark_quorumlog/arrow.py",
         "error.position - spans[error.span].start",

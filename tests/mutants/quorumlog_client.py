@@ -44,6 +44,30 @@ SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
     Mutant(
+        "a leader that is cut off stays the source of metadata",
+        CLUSTER,
+        "                self._last_good = healthy[(place + 1) % len(healthy)]\n",
+        "                self._last_good = healthy[place]\n",
+        (f"{CLUSTER_TESTS}::test_a_broker_that_learns_nothing_is_not_asked_for_ever",),
+    ),
+    Mutant(
+        "a former leader decides that an offset is out of range",
+        "quorumlog/client/consumer.py",
+        "if fetched.error_code and await self._leaders.has_moved(topic, index, connection):",
+        "if False:",
+        (
+            "tests/unit/pyspark_quorumlog/test_reading.py"
+            "::test_a_range_is_read_from_the_current_leader_although_a_former_one_answers",
+        ),
+    ),
+    Mutant(
+        "a consumer with assigned partitions never looks their leaders up again",
+        "quorumlog/client/record_consumer.py",
+        "self._tasks.begin(self._watch_leaders())",
+        "pass",
+        (f"{CONSUMER_TESTS}::test_a_former_leader_that_still_answers_is_left",),
+    ),
+    Mutant(
         "a topic that Apache Kafka created again seems old",
         CLUSTER,
         "elif self._is_of_quorumlog and before.is_ahead_of(told):",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import count
 
@@ -22,7 +23,7 @@ from quorumlog.client.sync import runner
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import Codec
-from tests.unit.broker.kafka.fake import FakeReplicas
+from tests.unit.broker.kafka.fake import FakeLog, FakeReplicas
 from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers
 from tests.unit.quorumlog.wire.framing import body_of, record, sealed
 
@@ -142,6 +143,23 @@ def test_a_range_is_not_skipped_when_its_time_is_up_and_its_records_exist(
     with pytest.raises(ClusterError, match="although the log contains offsets from 0 to 5") as caught:
         values(read(filled, 4, failOnDataLoss="false"))
     assert caught.value.code == "TIMED_OUT"
+
+
+@pytest.mark.parametrize("first", [4, 5, 7])
+def test_a_range_is_read_from_the_current_leader_although_a_former_one_answers(
+    filled: ThreadedBrokers, first: int
+) -> None:
+    """The former leader is cut off from the other brokers, but not from this worker, which has asked it before."""
+    assert len(values(read(filled, 5))) == 5
+    brokers = filled.brokers
+    log = brokers.shared.logs["t", 0]
+    brokers.replicas[1].logs = defaultdict(FakeLog, {("t", 0): FakeLog(list(log.batches))})
+    filled.run(brokers.hold_back(1))
+    filled.run(brokers.move("t", 0, 2))
+    filled.run(brokers.fill("t", 0, *[build_batch([NewRecord(None, b"%d" % n, NOW)]) for n in range(5, 9)]))
+    options = options_of(filled, **{"kafkaConsumer.pollTimeoutMs": "20000"})
+    batches = read_range(options, OffsetRange("t", 0, first, 9))
+    assert values(batches) == [b"%d" % number for number in range(first, 9)]
 
 
 def test_a_leader_whose_committed_end_is_lower_for_a_while_delays_a_range(

@@ -188,6 +188,24 @@ async def test_a_broker_that_learns_nothing_is_not_the_only_one_to_be_asked(chan
         assert len(brokers.replicas[2].produced) == 1
 
 
+async def test_a_broker_that_learns_nothing_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cut off from the controller, but not from the client, and leads the partition in its own metadata."""
+    monkeypatch.setattr(cluster_module, "ROTATE_S", 0.05)
+    async with fake_brokers(3) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        cluster._last_good = Address(*brokers.addresses[1])
+        before = await cluster.topic_states(["t"], 10.0)
+        await brokers.hold_back(1)
+        await brokers.move("t", 0, 2)
+        async with asyncio.timeout(10):
+            while await cluster.topic_states(["t"], 10.0) == before:  # noqa: ASYNC110  # no event reports the time
+                await asyncio.sleep(0.02)
+        for _ in range(5):  # also if the broker is asked again
+            await asyncio.sleep(0.02)
+            await cluster.topic_states(["t"], 10.0)
+            assert cluster.known_leader("t", 0) == Address(*brokers.addresses[2])
+
+
 async def test_a_close_that_is_cancelled_leaves_no_connection_open() -> None:
     """The application ends, and waits no longer for a broker that reads nothing."""
     async with fake_brokers(2) as brokers:

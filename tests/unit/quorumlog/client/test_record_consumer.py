@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from quorumlog.client import ClusterError, ConfigError, Consumer, FetchLimits, Record
 from quorumlog.client.positions import Position
 from quorumlog.client.records import NewRecord, build_batch
+from tests.unit.broker.kafka.fake import FakeLog
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
 
 NOW = 1_700_000_000_000
@@ -252,3 +254,22 @@ async def test_times_and_offsets_that_no_request_can_name_are_refused_at_once(br
         record = await consumer.get(timeout_s=10)
         assert record is not None
         assert record.offset == 0
+
+
+@pytest.mark.parametrize("is_assigned", [False, True])
+async def test_a_former_leader_that_still_answers_is_left(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch, is_assigned: bool
+) -> None:
+    """It is cut off from the other brokers, but not from the consumer, and has no new records."""
+    monkeypatch.setattr("quorumlog.client.cluster.ROTATE_S", 0.05)
+    given: dict[str, Any] = {"topics": None} if is_assigned else {}
+    async with reading(brokers, metadata_age_s=0.1, fetch=FetchLimits(wait_ms=50), **given) as consumer:
+        if is_assigned:
+            consumer.assign([("t", 0), ("t", 1)])
+        await take(consumer, 20)
+        log = brokers.shared.logs["t", 0]
+        brokers.replicas[1].logs = defaultdict(FakeLog, {("t", 0): FakeLog(list(log.batches))})
+        await brokers.hold_back(1)
+        await brokers.move("t", 0, 2)
+        await brokers.fill("t", 0, batch(10, 11))
+        assert by_partition(await take(consumer, 2))[0] == [10, 11]
