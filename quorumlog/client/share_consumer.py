@@ -37,6 +37,8 @@ FETCH_MAX_BYTES: Final = 8 << 20
 REQUEST_TIMEOUT_S: Final = 10.0
 LEAVE_TIMEOUT_S: Final = 2.0
 RETRY_PAUSE_S: Final = 0.2
+LEADERS_AGE_S: Final = 30.0
+"""The interval at which leaders are looked up: a former leader that is cut off from the other brokers still answers."""
 _JOINING, _LEAVING = 0, -1
 NEWEST_VERSIONS: Final = {Api.FIND_COORDINATOR: 4, Api.SHARE_GROUP_HEARTBEAT: 1}
 _VERSION: Final = 1
@@ -259,6 +261,8 @@ class ShareConsumer:
     # --- membership ---
 
     async def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        look_at = loop.time() + LEADERS_AGE_S
         while True:
             try:
                 await self._heartbeat(self._epoch, REQUEST_TIMEOUT_S)
@@ -269,6 +273,10 @@ class ShareConsumer:
                     self._failure = error
                     self._news.set()
                     return
+            if loop.time() >= look_at:
+                look_at = loop.time() + LEADERS_AGE_S
+                with suppress(ClusterError):  # fetches report it
+                    await self._learn_names(REQUEST_TIMEOUT_S)
             # Without partitions, the next heartbeat is early, because share partitions may be initialized by then.
             is_settled = self._assigned and not self._nameless()
             await asyncio.sleep(self._interval_s if is_settled else min(self._interval_s, RETRY_PAUSE_S))

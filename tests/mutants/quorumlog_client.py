@@ -44,6 +44,13 @@ SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
     Mutant(
+        "a share consumer never looks known leaders up again",
+        SHARE_CONSUMER,
+        "            if loop.time() >= look_at:",
+        "            if False:",
+        ("tests/unit/quorumlog/client/test_share_consumer.py",),
+    ),
+    Mutant(
         "a leader that is cut off stays the source of metadata",
         CLUSTER,
         "                self._last_good = healthy[(place + 1) % len(healthy)]\n",

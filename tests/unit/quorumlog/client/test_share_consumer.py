@@ -190,6 +190,23 @@ def expire_locks(setting: Setting) -> None:
         session.locks = {key: lock._replace(until_s=0.0) for key, lock in session.locks.items()}
 
 
+async def test_leaders_are_looked_up_although_the_known_ones_answer(
+    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A former leader that is cut off from the other brokers has no new records, and no error."""
+    monkeypatch.setattr(share_consumer, "LEADERS_AGE_S", 0.02)
+    setting = make(ONE)
+
+    async def heartbeat(epoch: int, timeout_s: float) -> None: ...
+
+    monkeypatch.setattr(setting.consumer, "_heartbeat", heartbeat)
+    setting.consumer._interval_s = 0.01
+    beating = asyncio.ensure_future(setting.consumer._beat())
+    await until(lambda: setting.cluster.look_ups >= 3)
+    beating.cancel()
+    await asyncio.wait({beating})
+
+
 async def test_a_cancelled_acceptance_stops_no_other_one(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     broker = setting.brokers[ONE]
