@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_quorumlog import transactions
-from pyspark_quorumlog.arrow import Columns, encode
+from pyspark_quorumlog.arrow import Columns, EncodedBatch, encode
 from pyspark_quorumlog.options import OptionError, WriteOptions
 from pyspark_quorumlog.shown import shown_by_spark
 from pyspark_quorumlog.transactions import Attempt, Staged
@@ -264,13 +265,37 @@ class _Write:
         options = self._options
         columns = Columns.of(chunk.rows, chunk.timestamps, options.topic)
         await self._know(columns.topics)
-        counts = [self._partition_counts[topic] for topic in columns.topics]
-        sticky = [self._sticky(topic) for topic in columns.topics]
+        first, batches = await self._encoded(columns)
         self._chunk_index += 1
-        codec = CODEC_NAMES[options.compression]
-        for batch in encode(columns, counts, sticky, options.batch_size_max_bytes, codec):
+        for batch in chain(first, batches):
             await producer.send(batch.topic, batch.partition, batch.data)
         self._row_count += chunk.rows.num_rows
+
+    async def _encoded(self, columns: Columns) -> tuple[list[EncodedBatch], Iterator[EncodedBatch]]:
+        """Return the first record batch of the rows, and an iterator over the others.
+
+        If a row names a partition that its topic does not have, two brokers are asked: the partition may be new.
+
+        Raises:
+            ClusterError: as `encode`.
+        """
+        options = self._options
+        for left in (2, 1, 0):
+            counts = [self._partition_counts[topic] for topic in columns.topics]
+            sticky = [self._sticky(topic) for topic in columns.topics]
+            codec = CODEC_NAMES[options.compression]
+            batches = encode(columns, counts, sticky, options.batch_size_max_bytes, codec)
+            try:
+                return list(islice(batches, 1)), batches  # all rows are assigned to partitions before the first batch
+            except ClusterError as error:
+                if error.code != ApiError.UNKNOWN_TOPIC_OR_PARTITION or left == 0:
+                    raise
+            self._cluster.ask_another_broker()
+            found = await self._cluster.partition_counts(columns.topics, options.delivery_timeout_s)
+            self._partition_counts.update(
+                {topic: max(count, self._partition_counts[topic]) for topic, count in found.items()}
+            )
+        raise AssertionError("the last attempt returns or raises")
 
     def _sticky(self, topic: str) -> int:
         """Return the partition for the rows of this chunk without key and partition.

@@ -172,6 +172,29 @@ def test_a_partition_that_the_topic_does_not_have_is_an_error_with_a_remedy(clus
         write_rows(options, iter([rows]), 0)
 
 
+def test_a_partition_that_one_broker_does_not_know_yet_is_written(cluster: ThreadedBrokers) -> None:
+    cluster.run(cluster.brokers.create("t", [1]))
+    cluster.run(cluster.brokers.hold_back(1))
+    cluster.run(cluster.brokers.add_partition("t", 2))
+    rows = pa.record_batch({"value": pa.array([b"0", b"1"]), "partition": pa.array([0, 1], pa.int32())})
+    options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t"})
+    assert write_rows(options, iter([rows]), 0).record_count == 2
+    assert [record.value for record in cluster.run(cluster.brokers.records("t", 1))] == [b"1"]
+
+
+def test_partitions_that_are_added_while_a_task_writes_are_written(cluster: ThreadedBrokers) -> None:
+    cluster.run(cluster.brokers.create("t", [1]))
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for index in range(3):
+            if index:
+                cluster.run(cluster.brokers.add_partition("t", 2))
+            yield pa.record_batch({"value": pa.array([bytes(300_000)]), "partition": pa.array([index], pa.int32())})
+
+    options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t"})
+    assert write_rows(options, rows(), 0).record_count == 3
+
+
 def test_an_invalid_name_of_a_topic_is_an_error_with_the_valid_ones(cluster: ThreadedBrokers) -> None:
     options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap, "topic": "my topic"})
     with pytest.raises(ClusterError, match="topic my topic: INVALID_TOPIC_EXCEPTION; use 1 to 249 letters, digits"):
