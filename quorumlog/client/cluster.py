@@ -233,6 +233,12 @@ class Cluster(Closing):
         """Look up the leader of the partition again at the next call."""
         self._lost[topic, index] = self._refreshes
 
+    def doubt_leader(self, topic: str, index: int) -> None:
+        """Ask the known leader of a partition for metadata only if no other broker answers: it may be a former one."""
+        address = self.known_leader(topic, index)
+        if address is not None:
+            self._ask_last(address)
+
     async def has_moved(self, topic: str, index: int, connection: KafkaConnection) -> bool:
         """Ask other brokers now; return whether they name another leader than the broker of this connection."""
         hangs = Address(connection.host, connection.port)

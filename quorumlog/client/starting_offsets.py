@@ -125,10 +125,15 @@ class StartingOffsets:
                 position.move(offset)
 
     async def _confirm_out_of_range(self) -> None:
-        """Ask the leaders for the ranges of their logs, because the answer may have come from a former leader."""
+        """Ask the leaders for the ranges of their logs, because the answer may have come from a former leader.
+
+        They are looked up first, if possible at another broker than the one that answered.
+        """
         positions = [each for each in self._positions.values() if each.was_out_of_range and each.error is None]
         versions = {position: position.version for position in positions}
         wanted: dict[Partition, int] = {each.partition: EARLIEST for each in positions}
+        for topic, index in wanted:
+            self._cluster.doubt_leader(topic, index)
         try:
             starts = await self._list(wanted)
             ends = await self._list(dict.fromkeys(wanted, LATEST))

@@ -44,6 +44,13 @@ SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
     Mutant(
+        "a former leader resets the position of a consumer",
+        STARTING,
+        "            self._cluster.doubt_leader(topic, index)\n",
+        "            pass\n",
+        (f"{CONSUMER_TESTS}::test_a_former_leader_does_not_decide_that_a_position_is_out_of_range",),
+    ),
+    Mutant(
         "a share consumer never looks known leaders up again",
         SHARE_CONSUMER,
         "            if loop.time() >= look_at:",

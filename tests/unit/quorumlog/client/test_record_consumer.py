@@ -13,6 +13,7 @@ import pytest
 from quorumlog.client import ClusterError, ConfigError, Consumer, FetchLimits, Record
 from quorumlog.client.positions import Position
 from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.runtime.addresses import Address
 from tests.unit.broker.kafka.fake import FakeLog
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
 
@@ -273,3 +274,17 @@ async def test_a_former_leader_that_still_answers_is_left(
         await brokers.move("t", 0, 2)
         await brokers.fill("t", 0, batch(10, 11))
         assert by_partition(await take(consumer, 2))[0] == [10, 11]
+
+
+async def test_a_former_leader_does_not_decide_that_a_position_is_out_of_range(brokers: FakeBrokers) -> None:
+    async with reading(brokers, topics=None) as consumer:
+        consumer.assign([("t", 0)])
+        await take(consumer, 10)
+        log = brokers.shared.logs["t", 0]
+        brokers.replicas[1].logs = defaultdict(FakeLog, {("t", 0): FakeLog(list(log.batches))})
+        await brokers.hold_back(1)
+        await brokers.move("t", 0, 2)
+        await brokers.fill("t", 0, batch(10, 11), batch(12, 13))
+        consumer._cluster._last_good = Address(*brokers.addresses[1])
+        consumer.seek(("t", 0), 13)
+        assert [record.value for record in await take(consumer, 1)] == [b"13"]
