@@ -414,15 +414,17 @@ class Cluster(Closing):
         self._learn(number, address, reply, is_all=topics is None)
 
     def _rotate(self, now: float) -> None:
-        """Prefer the next broker that has not failed, if the time has come."""
-        if self._rotate_at is not None and now >= self._rotate_at:
-            healthy = [each for each in self._view.brokers.values() if each not in self._failed]
-            if healthy:
-                place = healthy.index(self._last_good) if self._last_good in healthy else -1
-                self._last_good = healthy[(place + 1) % len(healthy)]
-            self._rotate_at = None
-        if self._rotate_at is None:
-            self._rotate_at = now + ROTATE_S
+        """Prefer the next broker, if the time has come; one that has failed only if no other is left."""
+        if self._rotate_at is not None and now < self._rotate_at:
+            return
+        brokers = list(self._view.brokers.values())
+        place = brokers.index(self._last_good) if self._last_good in brokers else -1
+        others = [each for each in (*brokers[place + 1 :], *brokers) if each != self._last_good]
+        others.sort(key=lambda each: self._failed.get(each, -1))  # stable: those that have not failed keep their order
+        if self._rotate_at is not None and others:
+            self._last_good = others[0]
+            self._failed.pop(others[0], None)
+        self._rotate_at = now + ROTATE_S
 
     async def _serves_own_requests(self, connection: KafkaConnection, timeout_s: float) -> bool:
         """Return whether the broker is one of quorumlog.  Raises: ClusterError."""

@@ -188,7 +188,10 @@ async def test_a_broker_that_learns_nothing_is_not_the_only_one_to_be_asked(chan
         assert len(brokers.replicas[2].produced) == 1
 
 
-async def test_a_broker_that_learns_nothing_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failed", [(), (2, 3)])
+async def test_a_broker_that_learns_nothing_is_not_asked_for_ever(
+    monkeypatch: pytest.MonkeyPatch, failed: tuple[int, ...]
+) -> None:
     """It is cut off from the controller, but not from the client, and leads the partition in its own metadata."""
     monkeypatch.setattr(cluster_module, "ROTATE_S", 0.05)
     async with fake_brokers(3) as brokers, client_of(brokers) as cluster:
@@ -197,6 +200,9 @@ async def test_a_broker_that_learns_nothing_is_not_asked_for_ever(monkeypatch: p
         before = await cluster.topic_states(["t"], 10.0)
         await brokers.hold_back(1)
         await brokers.move("t", 0, 2)
+        cluster._last_good = Address(*brokers.addresses[1])
+        for node_id in failed:  # at some earlier time
+            cluster._ask_last(Address(*brokers.addresses[node_id]))
         async with asyncio.timeout(10):
             while await cluster.topic_states(["t"], 10.0) == before:  # noqa: ASYNC110  # no event reports the time
                 await asyncio.sleep(0.02)
