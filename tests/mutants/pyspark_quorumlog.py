@@ -286,9 +286,16 @@ MUTANTS = (
     Mutant(
         "a write asks one broker for its topic",
         "pyspark_quorumlog/writing.py",
-        "            self._cluster.ask_another_broker()\n",
-        "",
+        "            self._cluster.ask_another_broker()\n            await",
+        "            await",
         (f"{UNIT}/test_writing.py::test_a_topic_that_one_broker_does_not_know_yet_is_written",),
+    ),
+    Mutant(
+        "a write asks one broker for a new partition",
+        "pyspark_quorumlog/writing.py",
+        "            self._cluster.ask_another_broker()\n            found",
+        "            found",
+        (f"{UNIT}/test_writing.py::test_a_partition_that_one_broker_does_not_know_yet_is_written",),
     ),
     Mutant(
         "a row without a key goes to a partition that is offline",
