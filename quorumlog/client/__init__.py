@@ -1,4 +1,4 @@
-"""Clients of a cluster.  For services: `Producer`, `Consumer`, `ShareConsumer`, `ScopeClient` and `Admin`, with their
+"""Clients of a cluster, for services: `Producer`, `Consumer`, `ShareConsumer`, `ScopeClient` and `Admin`, with their
 values and errors.
 
 These names are imported at their first use.  So a program that needs only one module of this package, such as a worker

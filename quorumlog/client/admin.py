@@ -56,7 +56,7 @@ from quorumlog.wire.kafka.codec import Api
 
 TIMEOUT_S: Final = 60.0
 _RESERVE_S: Final = 0.2
-"""The requests of a call have this much less time than the call itself, or a tenth less if the call is short.  So the
+"""Difference between the time limits of a call and of its requests, but at most a tenth of the call's limit.  So the
 precise error of a request comes before the general error of the call."""
 _SET, _DELETE = 0, 1
 _TO_THE_END: Final = -1
@@ -74,8 +74,8 @@ class Admin(Closing):
         timeout_s: the time limit of a call without a `timeout_s` of its own.
 
     Every call raises:
-        ClusterError: refused, with Kafka's name of the error in `code`, and a `next_step`; TIMED_OUT at the deadline:
-            a change may have been made.  RefusalsError, a subclass, if the call is about several objects.
+        ClusterError: the call was refused, or TIMED_OUT: a change may have been made.  `code` has Kafka's name of the
+            error.  A call about several objects raises the subclass RefusalsError.
         ConfigError: an argument is invalid; nothing was sent.
     """
 
@@ -294,7 +294,7 @@ class Admin(Closing):
     async def offsets_at(
         self, partitions: Partitions, time: datetime | int, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int | None]:
-        """Return, for each partition, the offset of the first record that is not older than a time; None without one.
+        """Return the offset of the first record that is not older than a time, by partition; None without one.
 
         time: a datetime with a time zone, or ms since 1970.
         """
@@ -363,7 +363,7 @@ class Admin(Closing):
 
         to: "earliest", "latest", a datetime with a time zone, or ms since 1970.  If all records of a partition are
         older than the time, its offset moves to the end.
-        partitions: None: those with a committed offset.
+        partitions: None: all with a committed offset.
         dry_run: return the moves, and commit nothing.
         """
         place = end_of(to) if isinstance(to, str) else as_time_ms(to)
@@ -437,7 +437,7 @@ class Admin(Closing):
             refusals = await self._groups.shares.delete(group, names, left_s())
             done_or_raise({name: refusals.get(name) for name in names})
 
-    # -- the frame of every call
+    # -- time limit and errors of every call
 
     @asynccontextmanager
     async def _call(self, what: str, timeout_s: float | None) -> AsyncIterator[Callable[[], float]]:

@@ -81,7 +81,7 @@ def new_topics(topics: Iterable[NewTopic]) -> dict[str, NewTopic]:
     """Return topics by name.
 
     Raises:
-        ConfigError: there are none; a name occurs twice; or arguments of a topic exclude each other.
+        ConfigError: no topic is given; a name occurs twice; or arguments of a topic exclude each other.
     """
     given = list(topics)
     distinct("topics", [each.name for each in given])

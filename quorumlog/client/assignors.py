@@ -84,7 +84,7 @@ def assign_sticky(members: Members, counts: Counts, instances: Mapping[str, str]
 
 
 def assign_cooperatively(members: Members, counts: Counts, instances: Mapping[str, str]) -> Assignment:
-    """As `assign_sticky`, but leave out the partitions that another member must give up first."""
+    """Assign as `assign_sticky` does, but leave out the partitions that another member must give up first."""
     assigned = assign_sticky(members, counts, instances)
     owner = _owners(members)
     return {
@@ -124,7 +124,7 @@ def _level(members: Members, counts: Counts, order: list[str], kept: Assignment)
     every = _partitions(members, counts)
     share, extra = divmod(len(every), len(order))
     assigned: Assignment = {}
-    for member in sorted(order, key=lambda member: -len(kept[member])):  # stable: those that have most keep one more
+    for member in sorted(order, key=lambda member: -len(kept[member])):  # stable; the members with most keep one more
         limit = share + (extra > 0 and len(kept[member]) > share)
         extra -= limit > share
         assigned[member] = kept[member][:limit]

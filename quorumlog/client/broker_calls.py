@@ -2,7 +2,8 @@
 
 Theory of operation.  A Metadata response names the controller, the broker that accepts changes of topics.  Apache Kafka
 with ZooKeeper has one controller; quorumlog and KRaft clusters name any broker, which forwards the change.  The
-controller is looked up for each attempt, and at another broker after a failure, so a call follows it when it moves.
+controller is looked up for each attempt, and at another broker after a failure, so a call follows a move of the
+controller.
 
 A request may be applied although its answer is lost.  So a change that is sent again may be refused because it has
 already been made.  `Changes.unsure` names the parts to which this applies, and the caller interprets the refusal.
@@ -78,7 +79,7 @@ class BrokerCalls:
 
         Errors are part of the result.
         request: returns the values of a request about some of the topics.  answers: returns the answer about each topic
-        in its response.
+            in a response.
         """
         changes = Changes()
         pending = list(names)

@@ -79,7 +79,10 @@ class TopicState:
 
 @dataclass(slots=True)
 class _Topic:
-    """refreshed: number of the refresh that last contained it.  answered_at: loop time of that answer."""
+    """A cached topic.
+
+    refreshed: number of the last refresh that contained it.  answered_at: loop time of the answer to that refresh.
+    """
 
     topic_id: UUID | None
     is_internal: bool
@@ -218,7 +221,7 @@ class Cluster(Closing):
         return self._leader_address(topic, index)
 
     def _doubt_answer(self, lost: _Leader | None) -> None:
-        """Send the next request to another broker than the last one.  lost: the failed leader, which is asked last."""
+        """Send the next request to a different broker.  lost: the failed leader, which is asked last."""
         self.ask_another_broker()
         address = None if lost is None else self._view.brokers.get(lost.broker_id)
         if address is not None:
@@ -257,7 +260,7 @@ class Cluster(Closing):
     async def brokers(self, timeout_s: float) -> dict[int, Address]:
         """Return the address of each broker in a new Metadata response, by id.  Tries each known broker once.
 
-        Raises: ClusterError, retriable; also if the response names no broker, because all are starting or fenced.
+        Raises: ClusterError, retriable: no broker answers; or all are starting or fenced, so the response names none.
         """
         async with self._deadline("the brokers", timeout_s):
             await self._refreshed(frozenset(), self._refreshes)
@@ -273,13 +276,13 @@ class Cluster(Closing):
     async def ask(
         self, connection: KafkaConnection, api: Api, version: int, values: dict[str, Any], timeout_s: float
     ) -> Any:
-        """As `KafkaConnection.ask`; after a failure, the connection is dropped and its broker is asked last."""
+        """Ask as `KafkaConnection.ask` does.  After a failure, drop the connection, and ask its broker last."""
         return await self._ask(connection, api, version, values, timeout_s)
 
     async def ask_any_broker(self, api: Api, version: int, values: dict[str, Any], timeout_s: float) -> Any:
         """Return one broker's answer to a question that every broker can answer; raises a retriable ClusterError.
 
-        A broker that hangs has HURRY_S; the next call asks another one.
+        If the broker hangs, the call fails after HURRY_S, and the next call asks another broker.
         """
         connection = await self.any_broker(timeout_s)
         return await self._ask(connection, api, version, values, min(timeout_s, HURRY_S))
@@ -311,7 +314,7 @@ class Cluster(Closing):
         return await self.retrying("a producer id", timeout_s, ask)
 
     async def partition_counts(self, topics: Iterable[str] | None, timeout_s: float) -> dict[str, int]:
-        """Return the number of partitions of each topic, by name; otherwise as `topic_states`."""
+        """Return the number of partitions of each topic, by name.  See `topic_states`."""
         states = await self.topic_states(topics, timeout_s)
         return {name: len(state.leader_epochs) for name, state in states.items()}
 
@@ -321,7 +324,7 @@ class Cluster(Closing):
         Sends a new request to one broker, with retries until the time is up.  The broker's metadata may be behind, and
         lack a new topic or partition.  For a second answer, call `ask_another_broker` before the next call.
 
-        Raises: ClusterError: a topic was refused for another reason; or TIMED_OUT.
+        Raises: ClusterError: a topic was refused, although it may exist; or TIMED_OUT.
         """
         wanted = None if topics is None else frozenset(topics)
 
@@ -338,7 +341,7 @@ class Cluster(Closing):
         return await self.retrying("topics", timeout_s, ask)
 
     def ask_another_broker(self) -> None:
-        """Send the next metadata request to another broker than the last one, if there is another."""
+        """Send the next metadata request to a different broker, if there is another."""
         if self._last_good is not None:
             self._ask_last(self._last_good)
 
@@ -365,7 +368,7 @@ class Cluster(Closing):
     # --- metadata ---
 
     async def _refreshed(self, topics: frozenset[str] | None, newer_than: int) -> None:
-        """Return once a refresh is done that covers `topics` and whose number is above `newer_than`."""
+        """Return after a refresh that covers `topics` and has a number above `newer_than`."""
         while True:
             running = self._refresh
             if running is not None:
@@ -480,7 +483,7 @@ class Cluster(Closing):
             view.topics = {name: topic for name, topic in view.topics.items() if topic.refreshed == number}
 
     def _leader(self, topic: str, index: int) -> _Leader | None:
-        """Return the leader of a partition according to the last answer; None if that names none."""
+        """Return the leader of a partition according to the last answer; None if the answer names none."""
         known = self._view.topics.get(topic)
         leader = None if known is None else known.leaders.get(index)
         return None if leader is None or leader.broker_id == _NO_LEADER else leader

@@ -100,7 +100,7 @@ class Consumer:
         size_max_bytes: int = FETCH_SIZE_MAX_BYTES,
         wait_ms: int = FETCH_WAIT_MS,
     ) -> Fetched:
-        """Return batches from `offset` on; none if no record at or after it is committed within `wait_ms`.
+        """Return batches from `offset` on; none if no record from there on is committed within `wait_ms`.
 
         Raises:
             OffsetOutOfRangeError: the offset is outside the log.
@@ -196,7 +196,7 @@ class Consumer:
         return await self._calls.call(topic, index, timeout_s, attempt)
 
     async def list_offsets(self, asked: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], ListedOffset]:
-        """As `list_offset`, for many partitions.  asked: the timestamps by topic and partition."""
+        """Return the offsets of many partitions; see `list_offset`.  asked: the timestamps by topic and partition."""
         limit = asyncio.Semaphore(_ASKED_AT_ONCE)
         answers: dict[tuple[str, int], ListedOffset] = {}
 

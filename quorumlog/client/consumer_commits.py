@@ -56,7 +56,7 @@ class Commits:
             text = f"group {self._group}: an earlier commit of this consumer got no answer within {timeout_s:g} s"
             step = "check that the brokers run, then retry"
             raise ClusterError(ApiError.TIMED_OUT, text, step, retriable=True) from cause
-        self.may_have_changed(wanted)  # until the answer, which may be lost; this call may also be cancelled
+        self.may_have_changed(wanted)  # the answer may be lost, or this call may be cancelled
         try:
             left_s = max(deadline - asyncio.get_running_loop().time(), 0.0)
             if member is None or identity is None:

@@ -71,7 +71,7 @@ class ConsumerGroup:
         """Return whether the user may get records now.
 
         Raises:
-            ClusterError: the member cannot be in the group; or, once, the error of a listener.
+            ClusterError: the member cannot be in the group; or a listener failed, whose error is raised once.
         """
         if self._error is not None:
             raise self._error.again()
@@ -83,7 +83,7 @@ class ConsumerGroup:
     async def give_up(self, partitions: frozenset[TopicPartition]) -> None:
         """Commit automatically, call the listener, and stop reading partitions."""
         if self._commit_interval_s is not None:
-            await self._commit_processed(partitions, CLOSE_TIMEOUT_S)  # else the next owner reads them again
+            await self._commit_processed(partitions, CLOSE_TIMEOUT_S)  # else the next owner reads the records again
         if self.member is not None and partitions:
             await self._call("revoked", partitions, owned_only=True)
         self._reading.remove(partitions)
@@ -118,7 +118,7 @@ class ConsumerGroup:
     async def revoke(self, partitions: frozenset[TopicPartition]) -> None:
         self._revoking += 1
         try:
-            self._reading.in_progress.refetch()  # even of a partition that stays, so that the user asks again sooner
+            self._reading.in_progress.refetch()  # so the user asks again sooner, for partitions that stay as well
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_interval_s):
                     await self._reading.in_progress.finished()
@@ -151,7 +151,7 @@ class ConsumerGroup:
         return self._reading.in_progress.mark()
 
     async def _call(self, kind: str, partitions: frozenset[TopicPartition], *, owned_only: bool = False) -> None:
-        """Call the user's listener once no other one runs.  Its error is raised when the user next asks for records.
+        """Call the user's listener when no other listener runs.  The next request for records raises its error.
 
         owned_only: pass only the partitions that have not been given up meanwhile; call nothing if none is left.
         """

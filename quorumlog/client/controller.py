@@ -47,7 +47,7 @@ SHOWN_MAX = 5
 ANSWER_FRESH_S = 1.0
 """A change is sent without a check to a node that answered this recently."""
 LOOK_TIMEOUT_S = 1.0
-"""Time limit of this check; it is doubled in each further round."""
+"""Time limit of the check before a change is sent.  It is doubled in each further round."""
 AVOID_S = 30.0
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 0.25
@@ -361,7 +361,7 @@ class ControllerClient:
         return await self._unless_closed(ask(quorum_pb2.DescribeQuorumRequest(correlation_id=1), timeout=limit))
 
     async def _unless_closed(self, answer: Awaitable[T]) -> T:
-        """Return an answer.  If `close` cancels it, raise an error, because the caller's task is not cancelled.
+        """Await an answer.  If `close` cancels the wait, raise an error, because the caller's task is not cancelled.
 
         Raises: ClusterError: CLIENT_CLOSED.
         """
@@ -374,7 +374,7 @@ class ControllerClient:
             raise _closed() from None
 
     def prefer(self, address: str) -> None:
-        """Ask this node first, since it has answered.  A dead node would cost a connection timeout in each call."""
+        """Ask this node first, since it has answered.  With a dead node first, each call would wait for a timeout."""
         self._answered_at[address] = _now()
         self._avoided_until.pop(address, None)
         self._addresses = [address, *(other for other in self._addresses if other != address)]
@@ -426,7 +426,7 @@ class _Attempts:
         """Return the next address that accepts a connection; None when the time is up.
 
         Raises:
-            ClusterError: NOT_A_NODE, as `ControllerClient.find_out_why`.
+            ClusterError: NOT_A_NODE; see `ControllerClient.find_out_why`.
         """
         while (limit := self._deadline - _now()) > 0:
             if not self._waiting:

@@ -91,7 +91,7 @@ class CoordinatorCalls:
     # -- looking up
 
     async def find(self, key: str, timeout_s: float) -> Coordinator:
-        """Return the coordinator that a broker names now, with retries until it names one.
+        """Return the coordinator that a broker names now, with retries until a broker names one.
 
         If the topic that holds the state does not exist, the broker creates it first.
 
@@ -165,7 +165,7 @@ class CoordinatorCalls:
         return await self.retrying(self.name_of(key), timeout_s, once)
 
     async def retrying(self, what: str, timeout_s: float, ask: Callable[[float], Awaitable[T]]) -> T:
-        """As `Cluster.retrying`, but if the last attempt had too little time, report the refusal before it."""
+        """Retry as `Cluster.retrying` does.  If the last attempt had too little time, report the previous refusal."""
         refusal: ClusterError | None = None
 
         async def once(left_s: float) -> T:
@@ -183,7 +183,7 @@ class CoordinatorCalls:
     async def answer_of(self, key: str, coordinator: Coordinator, asked: asyncio.Future[T]) -> T:
         """Return the answer, or raise a retriable ClusterError if another broker has become the coordinator.
 
-        `asked` is cancelled then, or if this call is cancelled.
+        `asked` is cancelled in the latter case, and if this call is cancelled.
         """
         look: asyncio.Future[bool] | None = None
         try:
@@ -225,7 +225,7 @@ class CoordinatorCalls:
     async def ask_slowly(
         self, connection: KafkaConnection, api: Api, values: dict[str, Any], timeout_s: float, answer_s: float
     ) -> tuple[int, Any]:
-        """As `ask`, but return the version and the answer, and do not drop the connection after a failure.
+        """Ask as `ask` does, but return the version and the answer, and do not drop the connection after a failure.
 
         answer_s: how long the answer may take.  timeout_s: time limit for the look-up of the version before it.
         """
@@ -332,7 +332,7 @@ async def _ended(work: Iterable[Coroutine[Any, Any, T]]) -> tuple[list[T], list[
 
     results = await asyncio.gather(*map(one, work), return_exceptions=True)
     failures = [each for each in results if isinstance(each, BaseException)]
-    # A final refusal, or a bug in this code, says more than the error of a broker that may answer later.
+    # A final refusal, or a bug in this code, is more useful than the error of a broker that may answer later.
     failures.sort(key=_is_retriable)
     return [each for each in results if not isinstance(each, BaseException)], failures
 
@@ -342,7 +342,7 @@ def _is_retriable(error: BaseException) -> bool:
 
 
 def _together(failures: Sequence[BaseException]) -> BaseException:
-    """Return the first failure.  If it is retriable, its message also contains those of the others."""
+    """Return the first failure.  If it is retriable, its message includes the messages of the others."""
     first = failures[0]
     if len(failures) == 1 or not isinstance(first, ClusterError) or not first.retriable:
         return first

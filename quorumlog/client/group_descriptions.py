@@ -41,7 +41,7 @@ class GroupMember(NamedTuple):
 
     instance_id: the name of a static member; None for a dynamic one.
     subscription: topics, ascending; None if the member's client does not use Kafka's format.
-    assignment: topics with partitions, ascending; empty until a rebalance has ended; None for the same reason.
+    assignment: topics with partitions, ascending; empty until a rebalance has ended; None as `subscription` is.
     epoch: the epoch of a member of a KIP-848 or share group; None for a classic member, which has a generation instead.
     """
 
@@ -81,7 +81,7 @@ class GroupDescription(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """An offset to commit, or a committed one: the next record that the group reads.
+    """The offset of the next record that the group reads: committed, or to be committed.
 
     leader_epoch: the leader epoch of the previous record; -1 if unknown.  metadata: a text that the client has stored.
     """

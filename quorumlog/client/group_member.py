@@ -140,7 +140,7 @@ class GroupMember:
                 if isinstance(effect, core.Leave):
                     # If this fails, the coordinator expels the member when its session ends.
                     with suppress(ClusterError, TimeoutError):
-                        async with asyncio.timeout(LEAVE_TIMEOUT_S):  # each step has such a limit, but not all together
+                        async with asyncio.timeout(LEAVE_TIMEOUT_S):  # for all steps; each step has this limit too
                             await self._leave(effect)
         finally:
             if self._line is not None:

@@ -285,7 +285,7 @@ class GroupClient:
 def _by_topic(
     partitions: Iterable[Partition], list_name: str, value: Callable[[Partition], Any]
 ) -> list[dict[str, Any]]:
-    """Return partitions as a request lists them, ascending and each once."""
+    """Return partitions in the form of a request: ascending, and each once."""
     by_topic: dict[str, list[Any]] = {}
     for key in sorted(set(partitions)):
         by_topic.setdefault(key[0], []).append(value(key))

@@ -109,7 +109,7 @@ class _Line(FrameProtocol):
     def fail(self, why: str, flush: bool = False) -> None:
         """Close the connection, and fail all waiting requests; only the first call has an effect.
 
-        flush: send first what was already written.
+        flush: first send the bytes that were already written.
         """
         if self.failure is not None:
             return
@@ -155,7 +155,8 @@ class KafkaConnection(Closing):
 
     Args:
         frame_max_bytes: a larger reply closes the connection.
-        in_flight_max: number of requests that may wait for replies; one more waits for its turn, within its deadline.
+        in_flight_max: number of requests that may wait for replies; further requests wait for their turn, within their
+            deadlines.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from quorumlog.client.record_codec import NewRecord
 from quorumlog.errors import ClusterError
 
 Piece = tuple[int, Delivered | ClusterError]
-"""The index of a record, and the outcome of this record and of those up to the next piece."""
+"""The index of a record, and the outcome of this record and of the records before the next piece."""
 
 RECORD_OVERHEAD_BYTES: Final = 24
 """Bytes that count for a record in addition to its key, value and headers: not less than its framing on the wire."""

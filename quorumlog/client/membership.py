@@ -11,8 +11,8 @@ revokes those that the new assignment lacks, and joins once more so that these c
 configured assignor is eager, all rebalances are eager, as in Kafka.
 
 `Revoke` is the only effect that waits for the user.  It ends with `Revoked`.  Heartbeats continue meanwhile, so the
-member is not expelled because of slow user code.  Only if the user takes no records for `poll_interval_s`, the member
-leaves (`Stalled`).  It joins again when the user next asks for records (`Active`).
+member is not expelled because of slow user code.  The member leaves only if the user takes no records for
+`poll_interval_s` (`Stalled`).  It joins again when the user next asks for records (`Active`).
 
 Partitions are lost, not revoked, if the coordinator no longer knows the member.  Other members may then own them
 already, so nothing may be committed.

@@ -134,8 +134,8 @@ async def answer_of_leader(
 ) -> Reply:
     """Return the answer, or raise a retriable ClusterError if another broker has become the partition's leader.
 
-    `asked` is cancelled then, or if this call is cancelled.  wait_s: how long the request permits the leader to delay
-    its answer.
+    `asked` is cancelled in the latter case, and if this call is cancelled.  wait_s: how long the request permits the
+    leader to delay its answer.
     """
     look: asyncio.Future[bool] | None = None
     try:

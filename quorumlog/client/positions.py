@@ -32,7 +32,8 @@ class _Chunk:
 class Position:
     """One assigned partition.
 
-    next_offset: None until it is known.  committed: the last committed offset that this consumer knows; None without.
+    next_offset: None until it is known.  committed: the last committed offset that this consumer knows; None if it
+        knows none.
     high_watermark: the end of the committed records according to the last answer; -1 before the first one.
     error: raised when the user next asks for records.
     is_held: the position is not looked up yet, because the user's callback may set it.

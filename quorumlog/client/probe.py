@@ -39,7 +39,7 @@ class Silence:
 
 
 async def open_stream(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """As `asyncio.open_connection`, but a cancellation does not wait for the name resolver.
+    """Open a connection so that a cancellation does not wait for the name resolver.
 
     A look-up of a name cannot be cancelled, and a loop that closes waits for the threads of its own executor.
     """

@@ -65,7 +65,7 @@ class _Lane:
 
 
 class Producer:
-    """`async with Producer(cluster) as producer:`; leaving the block without an error flushes.
+    """Send batches: `async with Producer(cluster) as producer:`.  Leaving the block without an error flushes.
 
     Args:
         acks: ACKS_ALL (acknowledged by the whole ISR), ACKS_LEADER, or ACKS_NONE (not idempotent, and without any

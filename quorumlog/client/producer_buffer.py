@@ -28,7 +28,7 @@ class ProducerBuffer:
         self.size_max = size_max
         self.closed: ClusterError | None = closed
         self._outstanding: dict[Batch, None] = {}
-        """In the order of their first records."""
+        """The batches without an outcome, in the order of their first records."""
         self._failed: deque[Batch] = deque(maxlen=FAILURES_KEPT_MAX)
         self._moved = asyncio.Event()
         """Set when a batch was decided."""

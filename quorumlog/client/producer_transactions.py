@@ -1,9 +1,9 @@
-"""The transactions of one `quorumlog.client.Producer`: its identity at the coordinator, and the state of the open one.
+"""The transactions of a `quorumlog.client.Producer`: its identity at the coordinator, and the open transaction.
 
 Theory of operation.  A transactional id has one producer id with an epoch, which fences earlier producers of the id.  A
 transaction begins without a request.  Before the first batch of a partition, the partition is added to the transaction,
-together with all others that wait at that time.  One request ends the transaction; the coordinator then writes the
-markers.
+together with all other partitions that wait at that time.  One request ends the transaction; the coordinator then
+writes the markers.
 
 After a failure, a batch may or may not be in a log, and its sequence number is unknown.  So the transaction can only be
 aborted.  After the abort, the producer gets its next epoch: leaders then refuse every batch of the old epoch that is
@@ -140,7 +140,7 @@ class ProducerTransactions:
         return self._state is _State.FAILED
 
     def begin(self) -> None:
-        """Begin a transaction.  Raises: ClusterError: PRODUCER_FENCED; INVALID_TXN_STATE: one is open."""
+        """Begin a transaction.  Raises: ClusterError: PRODUCER_FENCED; INVALID_TXN_STATE: a transaction is open."""
         if self._state is not _State.NONE or self._fenced is not None:
             raise self._refusal()
         self._state = _State.OPEN
@@ -259,7 +259,7 @@ class ProducerTransactions:
 
         Raises:
             ClusterError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID: the consumer is out of its group;
-                or as `enlist`.  The transaction can only be aborted then.
+                or an error of `enlist`.  After each of these, the transaction can only be aborted.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -359,13 +359,16 @@ class ProducerTransactions:
         return self._ended()
 
     def _ended(self) -> None:
-        """Note that the coordinator has no open transaction.  After a failure, the next one needs the next epoch."""
+        """Note that the coordinator has no open transaction.
+
+        After a failure, a new transaction needs the next epoch.
+        """
         self._has_begun = False
         if self._state is not _State.FAILED:
             self._done()
 
     async def abort(self, timeout_s: float, *, keeps_epoch: bool) -> None:
-        """Abort a transaction that is marked as failed; return once the abort is durable, and another one may begin.
+        """Abort a transaction that is marked as failed; return once the abort is durable and the next one may begin.
 
         keeps_epoch: True if no batch of the transaction can arrive later; otherwise the producer gets its next epoch.
 

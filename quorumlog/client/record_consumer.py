@@ -58,8 +58,8 @@ YIELD_LOOKS: Final = 64
 class Consumer:
     """Read records: `async with Consumer("host:9092", topics=["t"], group="g") as c: async for record in c: …`.
 
-    With a group, its members share the partitions of the topics, and reading continues at committed offsets.  Without
-    one, the consumer reads all partitions of `topics`, or those that are given to `assign`.  Use it from one event
+    With a group, its members share the partitions of the topics, and reading continues at committed offsets.  Without a
+    group, the consumer reads all partitions of `topics`, or those that are given to `assign`.  Use it from one event
     loop, and read from one task.
 
     Args:
@@ -70,7 +70,7 @@ class Consumer:
         assignors: some of "range", "roundrobin", "sticky", "cooperative-sticky"; the preferred one first.  Rebalances
             are cooperative only if all of these assignors are.
         auto_offset_reset: where to begin if no offset is committed, or if the offset is out of range: "earliest",
-            "latest", or "none": raise an error.
+            "latest", or "none" (raise an error).
         isolation_level: "read_committed": read up to the last stable offset, which is before the first open
             transaction, and omit the records of aborted transactions.  "read_uncommitted": read all records.
         auto_commit: commit the processed records every `auto_commit_interval_s`, at a rebalance, and at the end.
@@ -372,7 +372,10 @@ class Consumer:
         self._reading.pause(partitions)
 
     def resume(self, *partitions: tuple[str, int]) -> None:
-        """Hand out records of these partitions again.  Raises: ClusterError: INVALID_REQUEST: one is not assigned."""
+        """Hand out records of these partitions again.
+
+        Raises: ClusterError: INVALID_REQUEST: a partition is not assigned.
+        """
         self._reading.resume(partitions)
 
     def paused(self) -> frozenset[TopicPartition]:
@@ -471,7 +474,7 @@ class Consumer:
         Raises:
             ClusterError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION: the member is out of the group, and others may read
                 the partitions; REBALANCE_IN_PROGRESS: retry after the rebalance; TIMED_OUT: any of the offsets may be
-                committed, as after a cancellation; INVALID_REQUEST: there is no group.
+                committed (this also applies after a cancellation); INVALID_REQUEST: there is no group.
         """
         if offsets is None:
             wanted = self.offsets_to_commit()
@@ -491,7 +494,7 @@ class Consumer:
             ClusterError: INVALID_REQUEST: the consumer has no group, or commits automatically.
         """
         if self._group is None or self._settings.commit_interval_s is not None:
-            why = "has no group" if self._group is None else "commits on its own"
+            why = "has no group" if self._group is None else "commits automatically"
             text = f"the consumer {why}, so its offsets cannot be part of a transaction"
             raise ClusterError(ApiError.INVALID_REQUEST, text, "pass group=… and auto_commit=False to Consumer")
         return self._group.commits.metadata()

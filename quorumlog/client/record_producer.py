@@ -65,7 +65,7 @@ STICKY_BYTES: Final = 16 << 10
 class Producer:
     """Send records: `async with Producer("host:9092") as producer: await producer.send("topic", b"value")`.
 
-    Leaving the block without an error flushes; leaving it with one discards what has not been delivered.  Idempotent:
+    Leaving the block without an error flushes; leaving it with an error discards undelivered records.  Idempotent:
     retries neither duplicate nor reorder records.  Use it from one event loop.
 
     Args:
@@ -76,7 +76,7 @@ class Producer:
             of the partition is in flight, so 0 is no slower under load.
         compression: the codec of the batches.
         partitioner: chooses the partition of each record that names none.  None: Kafka's murmur2 of the key; records
-            without a key stay on a random partition with a leader for 16 KiB each time.
+            without a key go to a random partition with a leader, which changes after 16 KiB.
         batch_size_max_bytes: the size of one batch before compression.  A larger record has a batch of its own.
         buffer_size_max_bytes: above this, `send` waits.
         delivery_timeout_s: the time from `send` after which a delivery without an acknowledgement fails.

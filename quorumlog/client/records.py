@@ -60,7 +60,7 @@ class Record(NamedTuple):
 
 
 class OpenBatch(NamedTuple):
-    """A checked batch with its decompressed records.  position: of the batch's contents in the fetched buffer."""
+    """A checked batch with its decompressed records.  position: where its contents begin in the fetched buffer."""
 
     header: BatchHeader
     body: Buffer
@@ -71,7 +71,7 @@ class OpenBatch(NamedTuple):
 
 
 def build_batch(records: Sequence[NewRecord], codec: Codec = Codec.NONE) -> bytearray:
-    """Return one sealed batch of at least one record, without a producer (`stamp` sets that)."""
+    """Return one sealed batch of at least one record, without a producer (`stamp` sets the producer)."""
     assert records
     base_timestamp = records[0].timestamp_ms
     body = bytearray()
@@ -306,7 +306,8 @@ def decode_batches(data: Buffer, first_offset: int = 0, end: int = OFFSET_MAX) -
     """Yield the records with `first_offset <= offset < end`.
 
     Raises:
-        UnreadableBatchError: a batch is damaged.  All records before it have been yielded, and none of its own.
+        UnreadableBatchError: a batch is damaged.  All records before this batch have been yielded, and none of this
+            batch.
     """
     for batch in open_batches(data, end):
         for record in _decode_batch(batch.header, memoryview(batch.body)):

@@ -73,8 +73,8 @@ class ScopeEnd(NamedTuple):
 class ProducerOfScope(NamedTuple):
     """A producer of a scope whose transaction is not complete.
 
-    started_ms: the start of its transaction, in ms since 1970; None before its first partition.  partitions: their
-    number.
+    started_ms: the start of its transaction, in ms since 1970; None before its first partition.  partitions: the number
+        of its partitions.
     """
 
     winner: Winner
@@ -162,7 +162,7 @@ class ScopeClient(Closing):
         INVALID_TRANSACTION_TIMEOUT; INVALID_REQUEST; POLICY_VIOLATION.
         """
         _refuse(scope.name, scope_names.attempt_problem(attempt))
-        if not 0 < transaction_timeout_ms <= _INT32_MAX:  # a request has no room for more
+        if not 0 < transaction_timeout_ms <= _INT32_MAX:  # the field of the request is an int32
             text = f"the timeout is {transaction_timeout_ms} ms, not 1 to {_INT32_MAX}"
             _refuse(scope.name, text, KafkaCode.INVALID_TRANSACTION_TIMEOUT.name)
         values = {
@@ -204,7 +204,7 @@ class ScopeClient(Closing):
         await self._abort(scope, timeout_s, close=False)
 
     async def delete(self, scope: OpenScope, timeout_s: float = TIMEOUT_S) -> None:
-        """Abort all producers of the scope, and delete it with its owner and sequence.  A missing one is not an error.
+        """Abort all producers of the scope, and delete it with its owner and sequence.  A missing scope is accepted.
 
         Raises: ClusterError: PRODUCER_FENCED.
         """
@@ -278,7 +278,7 @@ class StagedProducer:
 
     @property
     def refusal(self) -> ClusterError | None:
-        """Return the reason why no record may be added: an earlier one was not delivered.  None if one may be added."""
+        """Return the error of an earlier record, after which no record may be added; None if records may be added."""
         return None if self._failure is None else self._failure.again()
 
     @property

@@ -5,9 +5,9 @@ When this connection is lost, the broker releases the records of the session at 
 flight.  Acknowledgements that are made meanwhile share the next request.  The consumer fetches only when its buffer is
 empty, so that records in the buffer are not locked for longer than necessary.
 
-Requests run in tasks of their own, not in the user's calls.  If a user's cancel cancelled a request, client and broker
-would have different epochs of the session, and the broker would end it.  A leader that cannot be found or reached does
-not delay the records of other leaders.
+Requests run in tasks of their own, not in the user's calls.  If a cancellation by the user ended a request, client and
+broker would have different epochs of the session, and the broker would end the session.  A leader that cannot be found
+or reached does not delay the records of other leaders.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Place = tuple[UUID, int]
 class ShareRecord(NamedTuple):
     """A record that this consumer has locked.
 
-    timestamp_ms: since 1970.  deliveries: how often the record has been delivered, this delivery included.
+    timestamp_ms: since 1970.  deliveries: the number of deliveries of the record, including this one.
     """
 
     topic: str
@@ -608,7 +608,7 @@ def _lost() -> ClusterError:
 
 
 def _readable(data: memoryview) -> tuple[list[OpenBatch], UnreadableBatchError | None]:
-    """Return the batches before the first one that is damaged, and its error."""
+    """Return the batches before the first damaged batch, and the error of that batch."""
     batches: list[OpenBatch] = []
     try:
         for batch in open_batches(data):

@@ -30,7 +30,7 @@ Committed = Callable[[list[Partition], float], Awaitable[Mapping[Partition, Comm
 
 
 class StartingOffsets:
-    """Sets the position of each partition without a position.
+    """Sets the position of each partition that has none.
 
     committed: returns the group's committed offsets; None without a group.
     on_change: called after each change of a position.
@@ -71,7 +71,7 @@ class StartingOffsets:
             if unknown:
                 await self._set(unknown)
                 self._on_change()
-            # This includes pauses that have already ended, during the look-ups above: nothing else may end the wait.
+            # Pauses that ended during the look-ups above are included, because nothing else may end the wait.
             waits = [each.retry_at for each in self._positions.values() if self._is_wanted(each)]
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(min(waits, default=None)):

@@ -90,7 +90,7 @@ class TransactionClient:
     ) -> list[ListedTransaction]:
         """Return the transactional ids of all coordinators, ascending.
 
-        states, producer_ids: empty: all.  longer_than_ms: only transactions that have been open for longer, by the
+        states, producer_ids: empty means all.  longer_than_ms: only transactions that have been open for longer, by the
         clock of their coordinator.
 
         Raises:
@@ -192,8 +192,8 @@ class TransactionClient:
         """Abort the transaction of a description, and fence its producer; return once every partition has its marker.
 
         The request names the producer, so a transaction that another producer began meanwhile is not aborted.  For a
-        producer of a scope, the request is EndTxn, as its own abort would be, because no other producer may use its
-        id.  The end of the scope can then no longer name this producer as a winner.
+        producer of a scope, the request is EndTxn, like the producer's own abort, because no other producer may use its
+        id.  After that, the end of the scope cannot name this producer as a winner.
 
         Raises:
             ClusterError: PRODUCER_FENCED: another producer has taken the transactional id;
@@ -237,7 +237,7 @@ class TransactionClient:
                 now = await self.describe(found.transactional_id, max(deadline - loop.time(), _LOOK_MIN_S))
             except ClusterError as error:
                 if error.code == ApiError.TRANSACTIONAL_ID_NOT_FOUND:
-                    return  # ids are deleted only after their transactions; ids of a scope at once
+                    return  # it is complete: an id is deleted only after its transaction has ended
                 raise
             if not now.is_open or (now.producer_id, now.started_ms) != (found.producer_id, found.started_ms):
                 return

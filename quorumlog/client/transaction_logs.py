@@ -124,7 +124,7 @@ async def stable_ranges(
         ClusterError: no broker answers at all.
     """
     wanted = dict.fromkeys(partitions, LATEST)
-    stables = await list_offsets(cluster, wanted, timeout_s, committed_only=True)  # first: never above the watermark
+    stables = await list_offsets(cluster, wanted, timeout_s, committed_only=True)  # first, so never above the watermark
     answered = {key: LATEST for key, stable in stables.items() if isinstance(stable, int)}
     ends = await list_offsets(cluster, answered, timeout_s)  # a leader that hangs is awaited only once
     found = {}
