@@ -19,8 +19,8 @@ class QuorumlogError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep all fields in a pickle.
 
-        A process pool sends the error of a worker as a pickle.  Exception's own way calls the class with the message
-        alone, which fails for classes with other arguments, and breaks the whole pool.
+        A process pool sends the error of a worker as a pickle.  By default, the pickle of an exception calls the class
+        with the message alone, which fails for classes with other arguments, and breaks the whole pool.
         """
         return _restored, (type(self), self.args, self.__dict__)
 

@@ -34,7 +34,7 @@ class Address(NamedTuple):
 
     @property
     def is_wildcard(self) -> bool:
-        """Return whether this is every interface, which is valid for listening but not for connecting."""
+        """Return whether the address means every interface, which is valid for listening but not for connecting."""
         try:
             return ipaddress.ip_address(self.host).is_unspecified
         except ValueError:

@@ -28,7 +28,7 @@ def now_ms() -> int:
 
 
 def elapsed_s() -> float:
-    """Return seconds on a clock that also advances within one turn of the loop, to measure work by."""
+    """Return seconds on a clock that also advances within one turn of the loop, for measuring work."""
     return time.perf_counter()
 
 

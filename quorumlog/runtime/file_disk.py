@@ -15,13 +15,14 @@ since connections need the rest.  A file that was closed is reopened when it is 
 closed last, since Linux reports a failed write-back only to processes that have the file open.  If the process has no
 descriptor left, the LRU closes some files; that is not a failure of a disk.
 
-**Flush**: a few files with `fdatasync` in parallel, more with one `syncfs`, which also covers new names (the limit
-was measured).  Both use duplicated descriptors in threads (`runtime.syncs`), so the LRU may close a file meanwhile.
-`syncfs` reports errors through the descriptor of the directory, which is open from the start.  Linux before 5.8 and
-some file systems do not report errors at all (`syncs.FULLY_SYNCED`), and `syncfs` does not reach a folder on which
-another file system is mounted.  In these cases each file is synced on its own.  Each directory has its own threads, so
-one that hangs does not delay the others.  Facts and copies use threads of the directory for the same reason: in the
-loop's executor, directories that hang could occupy all threads, and the work of the others would count as stalled.
+**Flush**: a few files are synced with `fdatasync` in parallel, and more files with one `syncfs`, which also covers new
+names (the limit was measured).  Both use duplicated descriptors in threads (`runtime.syncs`), so the LRU may close a
+file meanwhile.  `syncfs` reports errors through the descriptor of the directory, which is open from the start.  Linux
+before 5.8 and some file systems do not report errors at all (`syncs.FULLY_SYNCED`), and `syncfs` does not reach a
+folder on which another file system is mounted.  In these cases each file is synced on its own.  Each directory has its
+own threads, so one that hangs does not delay the others.  Facts and copies use threads of the directory for the same
+reason: in the loop's executor, directories that hang could occupy all threads, and the work of the others would count
+as stalled.
 
 **Failure**: after a failed write or sync it is unknown which data is durable, and a second sync would falsely succeed.
 From then on `failure` is set, and every write raises it.  A directory that makes nothing durable for `stall_s` has
@@ -324,7 +325,7 @@ class FileDisk:
             await self._run(jobs)
 
     async def _run(self, jobs: Sequence[SyncJob]) -> None:
-        async with no_longer_than(self._stall_s):  # for each part of a flush: a slow disk is not a hanging one
+        async with no_longer_than(self._stall_s):  # for each part of a flush: a slow disk does not hang
             await self._syncs.run(jobs)
 
     async def sync_dir(self, path: str) -> None:

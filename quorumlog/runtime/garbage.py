@@ -55,7 +55,7 @@ def made_to_last() -> Iterator[None]:
     """Disable the collector while very many long-lived objects without cycles are created.
 
     During the block, each full collection would walk all objects so far.  (For an image of a million partitions in
-    100,000 topics: 7.8 s with pauses of 300 ms with the collector, 3.6 s and 6 ms without.)  Afterwards, the objects
+    100,000 topics: 7.8 s and pauses of 300 ms with the collector, 3.6 s and 6 ms without.)  Afterwards, the objects
     count as permanent and are freed by reference counting alone.  If the collector is already off, for example in
     another such block, the block changes nothing.
     """

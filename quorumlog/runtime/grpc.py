@@ -138,8 +138,8 @@ def method_of(
 async def connect(channel: grpc.aio.Channel, timeout_s: float) -> bool:
     """Return whether a connection exists within the time; False immediately if it is refused.  Sends nothing.
 
-    A channel that failed before reports that failure until it is connected again, even while it retries.  It gets only
-    `RECONNECT_S`, not the whole time.
+    A channel that failed before reports that failure until it is connected again, even while it retries.  So such a
+    channel gets only `RECONNECT_S`, not the whole time.
     """
     state = channel.get_state(try_to_connect=True)
     failed = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)

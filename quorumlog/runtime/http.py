@@ -52,7 +52,7 @@ Route = Callable[[Mapping[str, list[str]]], Response]
 
 
 class HttpServer:
-    """Serves GET and HEAD of fixed paths.  `async with` starts and stops it; `address` is the bound one."""
+    """Serves GET and HEAD of fixed paths.  `async with` starts and stops it; `address` is the bound address."""
 
     def __init__(self, listen: Address, routes: Mapping[str, Route]) -> None:
         self._listen = listen

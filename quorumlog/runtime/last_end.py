@@ -74,7 +74,10 @@ class LastEnd:
                 self._files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640))
 
     def ended(self, exit_status: int, cause: str, next_step: str) -> End:
-        """Return the end of this process, now: cause and next step as one line each, shortened if long."""
+        """Return an end of this process at the current time.
+
+        Cause and next step become one line each, and are shortened if they are long.
+        """
         return End(FAILED if exit_status else STOPPED, self._wall_ms(), exit_status, _line(cause), _line(next_step))
 
     async def write(self, end: End) -> None:

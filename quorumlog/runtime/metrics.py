@@ -77,7 +77,7 @@ class Metrics(Collector):
         self._add(_Source(PREFIX + name, description, True, (), read))
 
     def gauges(self, name: str, description: str, label: Label, read: ReadLabelled) -> None:
-        """Add numbers by the values of labels, read at each scrape; their number must be bounded."""
+        """Add numbers by the values of labels, read at each scrape; the number of values must be bounded."""
         self._add(_Source(PREFIX + name, description, False, _tuple(label), read))
 
     def counters(self, name: str, description: str, label: Label, read: ReadLabelled) -> None:

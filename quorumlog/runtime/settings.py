@@ -60,7 +60,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One setting.  roles: the programs that have it.  flags: its command line flag in each of them."""
+    """One setting.  roles: the programs that have it.  flags: its command line flag in each program."""
 
     name: str
     kind: Kind

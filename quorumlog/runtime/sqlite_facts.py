@@ -149,8 +149,8 @@ class SqliteFacts:
             try:
                 async with no_longer_than(self._stall_s):
                     if self._running is not None and not self._running.done():
-                        # The caller of that transaction was cancelled, and its thread may not have the lock yet.  It
-                        # must commit before this one.
+                        # The caller of that transaction was cancelled, and its thread may not have the lock yet.  That
+                        # transaction must commit before this one.
                         await asyncio.wait((self._running,))
                     if self._failure is None:
                         loop = asyncio.get_running_loop()
@@ -164,7 +164,7 @@ class SqliteFacts:
 
     def _note(self, running: asyncio.Future[None]) -> None:
         """Note the failure of a transaction, even if its caller was cancelled."""
-        error = None if running.cancelled() else running.exception()  # even after `close`: asyncio logs an unread one
+        error = None if running.cancelled() else running.exception()  # even after `close`: asyncio logs an unread error
         if isinstance(error, sqlite3.Error | OSError) and not self._is_closed:
             self._fail(error)
 

@@ -1,8 +1,8 @@
 """Makes files durable in threads that need no Python.
 
 A flush of a log is often a single `fdatasync` of 0.1 ms.  In the loop's executor it cost 0.27 ms of processor time: a
-queue, three futures, and a thread that competes with the loop for the interpreter's lock.  Here the threads are those
-of a C extension (`native/sync_pool.h`), and the loop learns from a pipe that they are done.  That costs 0.13 ms.
+queue, three futures, and a thread that competes with the loop for the interpreter's lock.  Here the threads belong to a
+C extension (`native/sync_pool.h`), and a pipe informs the loop that they are done.  That costs 0.13 ms.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Syncs(Protocol):
     async def run(self, jobs: Sequence[SyncJob]) -> None:
         """Run all jobs, even if one fails, and close their descriptors.
 
-        A cancellation does not stop them.  If one then fails, every later call fails: the system reports a lost write
-        only once, so a later sync would succeed.
+        A cancellation does not stop the jobs.  If a job fails after it, every later call fails: the system reports a
+        lost write only once, so a later sync would succeed.
 
         Raises:
             OSError: the first failure.

@@ -2,7 +2,8 @@
 
 `python -m quorumlog.testing.guard FOLDER COMMAND…` prints the program's pid before all output of the program.  When
 standard input ends, or the parent has ended (by kill -9 as well), it stops the program and deletes the folder.  The end
-of the pipe works on every system; the parent's id is also watched, because a fork of the parent may keep the pipe open.
+of standard input is noticed on every system; the parent's id is also watched, because a fork of the parent may keep the
+pipe open.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 from quorumlog.testing import STOP_TIMEOUT_S
 
 KILL_TIMEOUT_S = 5.0
-"""A killed program whose disk hangs ends only when the disk answers: the guard does not wait for that."""
+"""How long the guard waits for a killed program, which ends only when its disk answers."""
 LOOK_S = 0.2
 
 
