@@ -1,8 +1,8 @@
 """Compression of record batches, with a limit on the decompressed size.
 
 A batch of a megabyte can claim to contain ten gigabytes.  Therefore every codec here writes into a buffer of limited
-size, and a batch that does not fit is refused.  The size that a block of snappy declares determines the buffer, but it
-must not exceed the block by more than the format permits.  The other codecs do not use a declared size.
+size, and a batch that does not fit is refused.  For a block of snappy, the buffer has the size that the block declares.
+This size must not exceed the block by more than the format permits.  The other codecs do not use a declared size.
 
 gzip uses the standard library.  snappy, lz4 and zstd use cramjam, which is imported for the first batch that needs it.
 """
@@ -41,7 +41,7 @@ class InflatedSizeError(RemoteProtocolError):
 
 
 class Recompression(NamedTuple):
-    """The codec that a topic demands, with its level.  level: None for the codec's default, or if it has no levels."""
+    """The codec that a topic demands.  level: None for the codec's default, or for a codec without levels."""
 
     codec: Codec
     level: int | None = None
@@ -106,7 +106,7 @@ def java_problem(codec: Codec, data: Buffer) -> str:
 
 
 def unavailable_codecs(names: Set[str | None]) -> dict[str, str]:
-    """Return those of the named codecs that this process cannot use, each with the reason."""
+    """Return the named codecs that this process cannot use, each with the reason."""
     needing = sorted(name for name in names if name is not None and CODEC_NAMES.get(name) in _OF_CRAMJAM)
     try:
         if needing:
@@ -125,7 +125,7 @@ def _cramjam() -> ModuleType:
 
 
 def _contiguous(data: Buffer) -> Buffer:
-    """Return the data in a form that cramjam accepts: an object that owns its bytes, or a view over one."""
+    """Return the data in a form that cramjam accepts: an object that owns its bytes."""
     return data if isinstance(data, bytes | bytearray) else bytes(data)
 
 
@@ -192,7 +192,7 @@ def _decompress_snappy(data: Buffer, size_max: int) -> Buffer:
 
 
 def _raw_snappy_size(block: memoryview, before: int, size_max: int) -> int:
-    """Return the decompressed size that the block declares, plus `before`; the decompressor enforces it."""
+    """Return the decompressed size that the block declares, plus `before`; the decompressor enforces this size."""
     cramjam = _cramjam()
     try:
         size = int(cramjam.snappy.decompress_raw_len(bytes(block)))

@@ -154,7 +154,7 @@ def _row(
 
 
 def kafka_code(number: int) -> KafkaCode:
-    """Return the error with this number; UNKNOWN_SERVER_ERROR for one that only a later release knows."""
+    """Return the error with this number; UNKNOWN_SERVER_ERROR for a number that only a later release knows."""
     try:
         return KafkaCode(number)
     except ValueError:
@@ -167,8 +167,8 @@ class ApiError(StrEnum):
     Names are Kafka's where Kafka has the error.
 
     kafka: the number in answers to Kafka clients.  Errors that Kafka does not have are -1, UNKNOWN_SERVER_ERROR.
-    retriable: whether the same request may succeed later, or at another node.  Results of the control plane carry
-        this.  Brokers answer with numbers, and Kafka defines which of those are retriable.
+    retriable: whether the same request may succeed later, or at another node.  Results of the control plane contain
+        this value.  Brokers answer with numbers, and Kafka defines which numbers are retriable.
     exit_code: the exit code of `kctl`.  None: UNAVAILABLE if the error that occurred is retriable, else REFUSED.
     sentence: what happened.
     next_step: the next step, if the error does not imply it; may be empty.

@@ -44,7 +44,7 @@ class Sender(Enum):
 class Rpc(Generic[RequestT, ReplyT]):
     """One RPC.
 
-    reads_only: it changes nothing, so a client may send it again when no reply arrived.
+    reads_only: the RPC changes nothing, so a client may send it again when no reply arrived.
     is_stream: one call carries many requests, and a reply to each, in order.
     """
 
@@ -62,7 +62,7 @@ class Rpc(Generic[RequestT, ReplyT]):
         return f"/{self.service.value}/{self.name}"
 
     def reply_of(self, result: controller.Result) -> ReplyT:
-        """Return a reply that has only a `result`; of `CONTROLLER` and `NODE` only."""
+        """Return a reply that has only a `result`.  The RPC must belong to `CONTROLLER` or `NODE`."""
         return self.reply(result=result)
 
     def __str__(self) -> str:

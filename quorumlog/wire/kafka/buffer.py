@@ -20,7 +20,7 @@ _INT64: Final = struct.Struct(">q")
 ELEMENTS_MAX: Final = 2_000_000
 """Maximum number of array elements and tagged fields of one message."""
 REQUEST_ELEMENTS_MAX: Final = 100_000
-"""The same limit for a client's request.  Reading one of this size takes about 0.2 s; meanwhile nothing else runs."""
+"""The same limit for a client's request.  Reading such a request takes about 0.2 s, and blocks the event loop."""
 
 
 class Reader:

@@ -199,7 +199,7 @@ def parse_request_header(frame: memoryview) -> RequestHeader:
 def decode(
     schema: Any, frame: memoryview, position: int, *, elements_max: int = ELEMENTS_MAX, whole: bool = True
 ) -> Any:
-    """Decode one message of `schema` at `position`.  If `whole`, it must extend to the end of the frame.
+    """Decode one message of `schema` at `position`.  If `whole`, the message must extend to the end of the frame.
 
     Raises: RemoteProtocolError.
     """

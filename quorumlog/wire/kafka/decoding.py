@@ -1,10 +1,10 @@
 """Reading messages of `kio`'s schemas from untrusted bytes.
 
-Theory of operation.  `kio` has a fast reader, which trusts every array length: a 20-byte request that announces four
-billion topics makes it allocate the memory, and the process aborts (0.6.5).  So this module uses only the schemas of
-`kio`.  Each entity is compiled once into a chain of small functions over `Reader`.  Every length is compared with the
-remaining bytes.  The number of all elements of a message is limited as well, because as Python objects, elements of one
-byte take fifty times their size.  Adjacent numbers are read as one struct.
+Theory of operation.  The fast reader of `kio` (0.6.5) trusts every array length: for a 20-byte request that announces
+four billion topics, it allocates the memory, and the process aborts.  So this module uses only the schemas of `kio`.
+Each entity is compiled once into a chain of small functions over `Reader`.  Every length is compared with the remaining
+bytes.  The number of all elements of a message is limited as well, because as Python objects, elements of one byte take
+fifty times their size.  Adjacent numbers are read as one struct.
 
 The results equal those of `kio`: its dataclasses, `timedelta` and `datetime`, and None for an all-zero UUID.
 """
@@ -157,7 +157,7 @@ def _bytes(reader: Reader, flexible: bool, nullable: bool) -> bytes | None:
 
 
 def _nullable_entity_reader(schema: Any) -> Read:
-    """Return a reader of an entity that may be null.  The byte before the entity is negative if it is (KIP-893)."""
+    """Return a reader of an entity that may be null.  The byte before the entity is negative for null (KIP-893)."""
     read_entity = entity_reader(schema)
     return lambda reader: None if reader.int8() < 0 else read_entity(reader)
 

@@ -58,7 +58,7 @@ _REPLICA_STATE: Final = struct.Struct(">BBiqB")
 
 
 class PartitionLike(Protocol):
-    """`broker.kafka.api.FetchPartition`, which this package may not import."""
+    """The form of `broker.kafka.api.FetchPartition`, which this package may not import."""
 
     @property
     def topic_id(self) -> UUID | None: ...
@@ -88,7 +88,7 @@ class ForgottenLike(Protocol):
 
 
 class AbortedLike(Protocol):
-    """`broker.core.transactions.AbortedTransaction`."""
+    """The form of `broker.core.transactions.AbortedTransaction`."""
 
     @property
     def producer_id(self) -> int: ...
@@ -97,7 +97,7 @@ class AbortedLike(Protocol):
 
 
 class ResultLike(Protocol):
-    """`broker.kafka.api.FetchResult`."""
+    """The form of `broker.kafka.api.FetchResult`."""
 
     @property
     def topic_id(self) -> UUID | None: ...
@@ -211,7 +211,7 @@ def decode_request(
     Args:
         partition: called with topic id, topic, index, fetch offset, max bytes, leader epoch, last fetched epoch and log
             start offset for each partition; fields that a version does not have are None or -1.
-        forgotten: the same with topic id, topic and index.
+        forgotten: called with topic id, topic and index for each forgotten partition.
 
     Raises: RemoteProtocolError.
     """

@@ -1,7 +1,7 @@
 """Requests of our own on the Kafka port.  Their keys are 10,000 and more, which Kafka does not use.
 
-A broker lists them in ApiVersions, and clients of Kafka ignore keys that they do not know.  The classes have the
-form of `kio`'s, so that the same readers and writers serve them.  A version that was released never changes: every
+A broker lists them in ApiVersions, and clients of Kafka ignore keys that they do not know.  The classes have the form
+of `kio`'s classes, so that the same readers and writers serve them.  A version that was released never changes: every
 change needs a new version.
 """
 

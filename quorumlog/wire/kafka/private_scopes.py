@@ -12,7 +12,7 @@ All requests go to the coordinator of the scope, which FindCoordinator finds by 
 other producer, a producer of a scope adds its partitions with AddPartitionsToTxn, writes with Produce, and may abort
 its transaction with EndTxn.
 
-Errors, beside those of every coordinator:
+Errors, in addition to those of every coordinator:
 
     INVALID_REQUEST              a name, a sequence or a list is malformed
     POLICY_VIOLATION             a limit of the coordinator is reached

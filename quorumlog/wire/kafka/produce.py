@@ -80,7 +80,7 @@ class NodeEndpoint(NamedTuple):
 
 
 class ResultLike(Protocol):
-    """`broker.kafka.api.ProduceResult`, which this package may not import."""
+    """The form of `broker.kafka.api.ProduceResult`, which this package may not import."""
 
     @property
     def error_code(self) -> int: ...
@@ -192,7 +192,8 @@ def encode_request(
 ) -> list[Buffer]:
     """Return the request body, for a flexible version.
 
-    partitions: topic (from version 13 on by its id), index, batches.  Consecutive ones of one topic are sent together.
+    partitions: topic (from version 13 on by its id), index, batches.  Consecutive batches of one topic are sent
+        together.
 
     transactional_id: the transaction to which all batches belong; None without one.
 
