@@ -97,7 +97,7 @@ def _findings(cluster: ObservedCluster) -> Iterator[Finding]:
             PROBLEM,
             "METADATA_UNREADABLE",
             what="no node reports the brokers and topics",
-            cause=cluster.metadata_problem or "no node that answers has any",
+            cause=cluster.metadata_problem or "no node that answers has any metadata",
             next="look at the logs of these nodes; kctl quorum status",
         )
     yield from space_findings(cluster)

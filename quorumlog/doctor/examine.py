@@ -39,7 +39,7 @@ CONTROLLER_S = 5.0
 METADATA_S = 10.0
 TRANSACTIONS_S = 10.0
 GROUPS_S = 20.0
-"""Time limit of all questions about groups, including the samples of lag that grows."""
+"""Time limit of all questions about groups, including the samples of growing lag."""
 SECOND_LOOK_S = 2.0
 """Time between the first and the second examination of a state that may be temporary."""
 ELECTION_S = 5.0
@@ -57,7 +57,7 @@ TROUBLED_TOPICS_MAX = 100
 
 NOT_A_NODE = "the process at this address is not a quorumlog node"
 CURRENT = -1
-"""As `at_offset`: the metadata that the node has applied."""
+"""Value of `at_offset` for all metadata that the node has applied."""
 
 _T = TypeVar("_T")
 

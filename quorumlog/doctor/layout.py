@@ -28,7 +28,7 @@ class Layout:
         """The configs: of brokers by (id, key), of the cluster by ("", key)."""
         self.partitions: dict[Key, PartitionDescription] = {}
         self.min_isr: dict[str, int] = {}
-        """By topic."""
+        """min.insync.replicas by topic."""
         self.leaderless: set[Key] = set()
         default = self.configs.get(("", MIN_ISR), "1")
         for topic in metadata.topics:

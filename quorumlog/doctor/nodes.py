@@ -134,7 +134,10 @@ def _behind(cluster: ObservedCluster) -> Iterator[Finding]:
 
 
 def _wrong_leader(cluster: ObservedCluster, node: ObservedNode) -> str:
-    """Return a text if the node does not know the leader yet, as for some seconds after a failover; else empty."""
+    """Return a text if the node does not know the leader yet; else an empty one.
+
+    This is normal for some seconds after a failover.
+    """
     if cluster.leader is None or node.quorum is None or node.leader_id == cluster.leader.node_id:
         return ""
     follows = "" if node.leader_id is None else f": it follows node {node.leader_id}"
@@ -142,7 +145,7 @@ def _wrong_leader(cluster: ObservedCluster, node: ObservedNode) -> str:
 
 
 def _not_ready(cluster: ObservedCluster) -> Iterator[Finding]:
-    """Report failing checks, unless the quorum has no working leader: then they fail everywhere."""
+    """Report failing checks, unless the quorum has no working leader: then they fail on every node."""
     leader = cluster.leader
     if leader is None or leader.quorum is None or leader.quorum.paused:
         return

@@ -91,7 +91,8 @@ class ObservedCluster:
     controller_problem: str = ""
     """Why `heartbeats` is empty."""
     client_ports: dict[int, str | None] = field(default_factory=dict)
-    """For brokers whose control address no node knows: why the client port refuses connections, None if it accepts."""
+    """For brokers whose control address no node knows: why the client port refuses connections; None if it accepts
+    them."""
     groups: ObservedGroups | None = None
     """The consumer groups; None if none was ever used, or no broker could be asked."""
     transactions: ObservedTransactions | None = None

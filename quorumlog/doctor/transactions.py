@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STATE_TOPIC = "__transaction_state"
 LONG_MS = 300_000
-"""A transaction that has been open for longer than this is reported.  Most clients limit theirs to 60 s."""
+"""A transaction that has been open for longer than this is reported.  Most clients limit their transactions to 60 s."""
 ABORTED_AT_ONCE_MAX = 20
 """Transactions that one step aborts; the next run of doctor names further ones."""
 
@@ -57,7 +57,7 @@ def _coordinators(cluster: ObservedCluster) -> Iterator[Finding]:
             CRITICAL,
             "NO_TRANSACTION_COORDINATOR",
             what=f"transactions in {counted(len(offline), 'partition')} of {STATE_TOPIC} have no coordinator: their "
-            "producers can neither begin nor end one, and open ones hold back readers",
+            "producers can neither begin nor end transactions, and open ones hold back readers",
             cause=f"no leader: {named(offline)}",
             next="give these partitions a leader, as the finding OFFLINE describes",
             partitions=texts(offline),
