@@ -1,8 +1,8 @@
 """The data for `kctl brokers`: the controller's knowledge of each broker, and the broker's own answer.
 
 The controller learns of a broker's progress only from its heartbeats, while the broker knows it immediately.  Therefore
-all brokers are asked at the same time, and the controller's knowledge is used for those that do not answer.  Without a
-controller, the list of brokers comes from the metadata of any node.
+all brokers are asked at the same time, and the controller's knowledge is used for brokers that do not answer.  Without
+a controller, the list of brokers comes from the metadata of any node.
 """
 
 from __future__ import annotations

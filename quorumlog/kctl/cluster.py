@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WATCH_INTERVAL_S = 1.0
 LOOK_MIN_S = 1.0
-"""The least time for a check; with less, it would report unanswered requests instead of real problems."""
+"""The least time for a check.  With less time, a check would report unanswered requests instead of real problems."""
 STALE_FETCH_MS = 5000
 """A voter whose last fetch is older than this is reported as a problem."""
 SHOWN_MAX = 20

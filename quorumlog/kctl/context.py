@@ -113,7 +113,7 @@ class Context:
         """Control addresses to call.
 
         Raises:
-            click.UsageError: one is malformed.
+            click.UsageError: an address is malformed.
         """
         given = DEFAULT_CONTROLLERS if self.controllers is None else self.controllers
         if not given.strip():

@@ -289,7 +289,7 @@ class _Sent:
 
         Raises:
             ClusterError: the first failure of a batch.  It is raised once all other batches have been acknowledged or
-                have failed, and the offsets of acknowledged ones are printed.
+                have failed, and the offsets of acknowledged batches are printed.
         """
         failure: ClusterError | None = None
         while self._batches and (failure is not None or len(self._batches) > left_max or self._batches[0][2].done()):

@@ -131,7 +131,7 @@ async def down(context: Context, directory: str | None) -> None:
 
 
 async def _set_defaults(context: Context, cluster: DevCluster) -> bool:
-    """Set configs that experiments need, unless the cluster has values for them.  Return whether any was changed.
+    """Set configs that experiments need, unless the cluster has values for them.  Return whether one was set.
 
     Programs that are tried on a cluster expect automatic topic creation, and groups that start without a delay.
     With fewer brokers than the default replication factor, the topic of consumer groups would never be created.  A

@@ -84,7 +84,7 @@ class DevCluster:
 
     @property
     def controllers(self) -> str:
-        """For KCTL_CONTROLLERS."""
+        """The value of KCTL_CONTROLLERS for this cluster."""
         return ",".join(node.control for node in self.nodes if node.role == VOTER)
 
     @property
@@ -146,7 +146,7 @@ def locked(directory: Path) -> Iterator[None]:
     """Keep other `kctl dev` commands out of `directory`, which must exist.
 
     Raises:
-        ClusterError: another one is running.
+        ClusterError: another command is running.
     """
     path = directory / "lock"
     with path.open("a") as file:

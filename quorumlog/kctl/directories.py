@@ -155,7 +155,10 @@ class PlannedDirectories:
                 raise ClusterError(code.name, text, "kctl brokers moves", retriable=True)
 
     def rows(self, now: Mapping[int, Mapping[Key, Place]]) -> list[dict[str, Any]]:
-        """Return the JSON of each replica.  changed: it is neither in the planned directory nor moving to it."""
+        """Return the JSON of each replica.
+
+        changed: the replica is neither in its planned directory nor moving to it.
+        """
         return [
             {
                 "broker": broker,

@@ -176,8 +176,8 @@ async def diff(context: Context, before: int, after: int, topics: tuple[str, ...
 async def dump(context: Context, file: str, start: int, topics: tuple[str, ...]) -> None:
     """Read the metadata of a stopped node from its disk.
 
-    FILE is a data directory or a .snapshot file; it is not changed.  The output for a log is like that of `tail`, but
-    the last records may never have been committed.  The output for a snapshot is like that of `at`.
+    FILE is a data directory or a .snapshot file; it is not changed.  A log is printed as by `tail`, but its last
+    records may never have been committed.  A snapshot is printed as by `at`.
     """
     from quorumlog.kctl.metadata_dump import Dump
     from quorumlog.kctl.metadata_records import Names, lines

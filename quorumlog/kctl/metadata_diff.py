@@ -161,7 +161,7 @@ def words(changes: Iterable[Change]) -> list[str]:
 
 
 def _goes_without_saying(change: Change, group: list[Change]) -> bool:
-    """Return whether the change is a leader epoch beside a new leader.
+    """Return whether the change is only the leader epoch of a new leader.
 
     Leader epochs differ between partitions, so partitions with otherwise equal changes could not share a line.
     """

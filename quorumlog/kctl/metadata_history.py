@@ -93,7 +93,7 @@ class History:
         return reply
 
     async def follow(self, offset: int, *, wait: bool = True) -> Any:
-        """As `read`, but if the nodes that answer have not reached `offset` yet, wait until one has.
+        """Read as `read` does.  If the nodes that answer have not reached `offset` yet, wait until one of them has.
 
         Raises:
             ClusterError: OFFSET_OUT_OF_RANGE: retention has deleted the offset, or no node reached it in time; or

@@ -85,7 +85,7 @@ def _is_unicode() -> bool:
 
 
 class _Drawing(io.StringIO):
-    """A buffer that reports standard output's encoding, so that rich uses only characters that it supports."""
+    """A buffer that reports standard output's encoding, so that rich uses only characters of this encoding."""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -124,7 +124,7 @@ class Output:
         self._wrapped(text, f"{head}  ", len(head) + 2)
 
     def wrapped(self, text: str, indent: int) -> None:
-        """As `hanging`, with only an indent before the text."""
+        """Print text as `hanging` does, after nothing but an indent."""
         self._wrapped(text, " " * indent, indent)
 
     def _wrapped(self, text: str, first: str, indent: int) -> None:

@@ -41,7 +41,7 @@ class Reads:
         return await self.call(rpc, request, self._context.left_s)
 
     async def call(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
-        """As `ask`, within `timeout_s`.  This method makes a `Reads` a `Caller`."""
+        """Send a read as `ask` does, within `timeout_s`.  This method makes a `Reads` a `Caller`."""
         from quorumlog.client.reads import read, read_anywhere
         from quorumlog.wire.rpcs import result_of
 
@@ -52,7 +52,7 @@ class Reads:
         return reply
 
     async def ask_anywhere(self, rpc: Rpc[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """Return the reply of any node, from the metadata that it has applied; if none answers, do as `ask`.
+        """Return the reply of any node, from the metadata that it has applied; if none answers, call `ask`.
 
         Raises:
             ClusterError: refused, or no node answered in time.

@@ -382,7 +382,7 @@ def _report(
 ) -> None:
     """Print the result of a request.
 
-    done, planned: the outcome in words, and the same for a dry run.  under_way: the partitions that were already moving
+    done, planned: the outcome in words; `planned` is for a dry run.  under_way: the partitions that were already moving
     to the same target.  directories: the JSON of the replicas for which the plan names a directory.
     """
     wanted = {(move.topic, move.partition): list(move.replicas) or None for move in moves}

@@ -77,7 +77,7 @@ def blocked_reason(ongoing: Any, waits_for: Sequence[int]) -> str:
 async def list_ongoing(client: Caller, keys: Iterable[Key], timeout_s: float) -> tuple[list[Any], int]:
     """Return the reassignments in progress of these partitions, and the throttle.
 
-    keys: empty: all partitions.  The throttle is in bytes per second; -1: there is none.
+    keys: empty means all partitions.  The throttle is in bytes per second; -1: there is none.
 
     Raises:
         ClusterError: refused, or no answer in time.

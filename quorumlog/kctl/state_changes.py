@@ -251,7 +251,7 @@ def _latest(batches: list[Batch], count: int) -> list[Batch]:
 
 
 class Applied(NamedTuple):
-    """The times of one broker for one batch, in ms since 1970 by its clock; None if not yet or unknown.
+    """The times of one broker for one batch, in ms since 1970 by its clock; None for an unknown or future time.
 
     problem: the reason why a time is missing.  is_silent: the problem also affects other batches, so it is reported
     only once.  at_start: the broker applied the batch while it started and read the log from its disk again.

@@ -175,7 +175,7 @@ async def _open_at(context: Context, cluster: Cluster, key: tuple[str, int], sta
 
 
 async def _refuse_known(context: Context, client: TransactionClient, opened: OpenTransaction) -> None:
-    """Raise an error if a coordinator knows the transaction, because it may still commit it in other partitions.
+    """Raise an error if a coordinator knows the transaction and may still commit it in other partitions.
 
     Raises:
         ClusterError: INVALID_TXN_STATE; TIMED_OUT: a coordinator that may know it does not answer.
