@@ -261,7 +261,7 @@ class ControlPlane:
         return self.node.cluster_id if self._was_entered else self.config.cluster_id
 
     def peers(self) -> list[str]:
-        """Return control addresses of other nodes: the voters that this node knows, then those of its configuration."""
+        """Return control addresses of other nodes: of known voters, then those in the configuration."""
         voters = [str(status.replica.address) for status in self.node.describe().voters] if self._was_entered else []
         listed = [str(voter.address) for voter in self.config.initial_voters]
         addresses = [*voters, *listed, *map(str, self.config.bootstrap)]

@@ -173,7 +173,7 @@ async def _dump_directory(directory: str, emit: Emit) -> None:
         copy = os.path.join(folder, QUORUM_FOLDER)
         os.mkdir(copy)
         copy_quietly(directory, copy)
-        write_mark(copy, identity)  # else the store would warn that the copy has none
+        write_mark(copy, identity)  # else the store would warn that the copy has no mark
         store = SqliteQuorumStore(copy, Sources.real())
         try:
             await _dump_store(store, directory, identity, emit)

@@ -31,9 +31,9 @@ from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog_server.standing import Standing, StandingStore
 
 ASK_TIMEOUT_MS = 30_000
-"""For a request to be added: the controller answers when the new voter has caught up."""
+"""Time limit of a request to be added.  The controller answers when the new voter has caught up."""
 LOOK_S = 5.0
-"""A node checks at least this often whether it should ask, because the passing of time is not an event."""
+"""Longest time between two checks whether the node should ask.  No event reports that a wait is over."""
 WAIT_FIRST_S = 1.0
 WAIT_MAX_S = 60.0
 """First and longest wait after a refusal."""
@@ -113,7 +113,7 @@ class Volunteer:
         self._standing = await self._store.load()
         loop = asyncio.get_running_loop()
         while True:
-            # A node that left may have a snapshot in which it is a voter: until it has caught up, it is LEAVING.
+            # A node that left may have a snapshot in which it is a voter.  It stays LEAVING until it has caught up.
             is_voter = self.is_voter and self._node.is_caught_up()
             if is_voter and not self._leaving and self._standing is not Standing.VOTER:
                 await self._save(Standing.VOTER)
