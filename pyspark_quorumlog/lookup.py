@@ -51,8 +51,10 @@ def consumer_of(options: ReadOptions, read_committed: bool) -> Consumer:
 
 
 async def is_committed_only(options: ReadOptions) -> bool:
-    """Return whether the query reads committed records only: as its option says, or by default if the brokers are those
-    of quorumlog."""
+    """Return whether the query reads committed records only.
+
+    Its option decides; without it, the answer is true if the brokers are those of quorumlog.
+    """
     if options.read_committed is not None:
         return options.read_committed
     return await is_of_quorumlog(options)
@@ -93,7 +95,7 @@ async def look_up(options: ReadOptions, others: Collection[str] = ()) -> Found:
 
 
 def missing_names(options: ReadOptions, found: Found, known: Collection[Partition] = ()) -> OptionError | None:
-    """Return the error if the query names a topic or partition that neither exists nor is among the `known` ones."""
+    """Return the error if the query names a topic or partition that neither exists nor is in `known`."""
     asked = options.topics or sorted({topic for topic, _ in options.assigned})
     if missing := sorted(set(asked) - found.topics.keys() - {topic for topic, _ in known}):
         return OptionError(f"topic {', '.join(missing)} does not exist", next_step="kctl topics list")

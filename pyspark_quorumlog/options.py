@@ -75,7 +75,7 @@ class Positions:
     """The start or end position in each partition.
 
     everywhere: an offset (or EARLIEST, LATEST) or time for partitions that are not in `by_partition`.
-    by_time: the numbers are ms since 1970; each one names the first record that is not older.
+    by_time: the numbers are ms since 1970; each time names the first record that is not older.
     or_latest: a time later than all records means the end; otherwise it is an error.
     option: the name of the option, for messages.
     """

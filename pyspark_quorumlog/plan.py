@@ -167,7 +167,7 @@ def _share(one: OffsetRange, total: int, tasks: int) -> int:
 
 
 def _cut(one: OffsetRange, parts: int) -> list[OffsetRange]:
-    """Cut a range into `parts` of equal size, or into single offsets if it has fewer; the first ones are smaller."""
+    """Cut a range into `parts` of equal size, or into single offsets if it has fewer; the first parts are smaller."""
     parts = min(parts, one.size)
     small, rest = divmod(one.size, parts)
     edges = [one.first + small * part + max(0, part - (parts - rest)) for part in range(parts + 1)]

@@ -330,7 +330,7 @@ def _staged(options: WriteOptions, messages: Sequence[WriterCommitMessage | None
 def _check_writable(schema: StructType, options: WriteOptions) -> None:
     """Refuse missing columns and wrong types.  Other columns are ignored, so a frame that was read can be written."""
     problems = []
-    kinds: dict[str, Any] = {field.name: field.dataType for field in reversed(schema.fields)}  # the first of a name
+    kinds: dict[str, Any] = {field.name: field.dataType for field in reversed(schema.fields)}  # first of each name
     for name, kind in reversed(kinds.items()):
         if name == "headers":
             if not _is_headers(kind):

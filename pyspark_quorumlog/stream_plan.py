@@ -16,8 +16,8 @@ start offsets of a batch lack a partition, the partition is read from the start 
 - **A log that ends below the start** lost its records, or its topic was created again.  If the query permits losses,
   one empty batch moves the position back to the start of the log.  The same applies to a topic that was created again
   and already grew beyond the position, as long as the caller knows of it.
-- **A partition that does not exist any more** is removed from the offsets by the batch after the one that noticed it.
-  If it is created again, it is new.
+- **A partition that does not exist any more** is removed from the offsets one batch after the planner has noticed this.
+  If the partition is created again, it counts as new.
 - **A partition that exists, but is not part of the query any more,** keeps its position and is not read.
 - **Records that were deleted before they were read** do not count for the limits of a batch.
 """

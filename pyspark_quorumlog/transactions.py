@@ -12,7 +12,7 @@ aborts all other producers of the scope, and stores a sequence number.
   attempt that Spark has given up may still run then, for example until its worker notices.  It finds no scope and
   writes nothing, so it holds back no reader.
 
-In the driver, the hooks that commit and abort a stream's batch run in another process than the one that planned the
+In the driver, the hooks that commit and abort a stream's batch run in a different process from the one that planned the
 write.  They know only the reports of the tasks.  A task without rows needs no transaction and reports none.
 """
 
@@ -36,7 +36,7 @@ RUN_ID = "spark.jobGroup.id"
 BATCH_SEQUENCE = 1
 """The sequence of a batch write, which has one commit."""
 GIVE_UP_TIMEOUT_S = 5.0
-"""How long a failed task tries to abort its transaction.  Otherwise the next commit, run or timeout aborts it."""
+"""How long a failed task tries to abort its transaction.  After that, the next commit, run or timeout aborts it."""
 LOOK_MIN_S, LOOK_MAX_S = 0.005, 0.2
 """The first and the longest pause, in seconds, between two checks that a commit is complete.  The pause doubles."""
 _OPEN = "Open"
@@ -154,7 +154,7 @@ async def opened(scopes: Scopes, attempt: Attempt, timeout_s: float) -> OpenScop
     changes nothing.  If another run has replaced this one, the coordinator refuses the attempt and fences nothing.
 
     Raises: ClusterError: PRODUCER_FENCED: another run has replaced this one; DUPLICATE_RESOURCE: another query owns the
-    scope; others as `ScopeClient.open`.
+        scope; or another error of `ScopeClient.open`.
     """
     if attempt.ready is not None:
         return attempt.ready
@@ -176,7 +176,7 @@ async def opened(scopes: Scopes, attempt: Attempt, timeout_s: float) -> OpenScop
 async def begun(
     scopes: Scopes, scope: OpenScope, attempt: Attempt, timeout_s: float, transaction_timeout_ms: int
 ) -> StagedProducer:
-    """Begin the producer of an attempt.  Raises: ClusterError: as `ScopeClient`."""
+    """Begin the producer of an attempt.  Raises: ClusterError: see `ScopeClient.begin`."""
     try:
         return await scopes.begin(scope, attempt.name, timeout_s, transaction_timeout_ms)
     except ClusterError as error:
@@ -189,8 +189,8 @@ async def commit(scopes: Scopes, staged: Sequence[Staged], sequence: int, timeou
 
     Returns once readers of committed records see the rows, or once `timeout_s` has passed since the decision.
 
-    Raises: ClusterError: INVALID_TXN_STATE: an attempt was aborted, and nothing is visible; PRODUCER_FENCED; or as
-    `ScopeClient`.  After TIMED_OUT, the rows may become visible.
+    Raises: ClusterError: INVALID_TXN_STATE: an attempt was aborted, and nothing is visible; PRODUCER_FENCED; or another
+        error of `ScopeClient.end`.  After TIMED_OUT, the rows may become visible.
     """
     scope = scope_of(staged)
     if scope is None:
@@ -242,7 +242,7 @@ async def abort(scopes: Scopes, staged: Sequence[Staged], timeout_s: float) -> N
 
 
 def scope_of(staged: Sequence[Staged]) -> OpenScope | None:
-    """Return the run of the scope that the attempts belong to; None if none has one.
+    """Return the run of the scope that the attempts belong to; None if no attempt has a scope.
 
     Raises: ClusterError: PRODUCER_FENCED: the attempts belong to several runs, so another run began in between.
     """

@@ -71,7 +71,7 @@ def write_rows(
 
     Args:
         task_index: determines the first partition for rows without key and partition, so that tasks begin with
-        different ones.
+            different partitions.
         attempt: the rows are written in a transaction of this attempt, unless the brokers have no scopes.  None: each
         row is visible at once.
 
