@@ -317,7 +317,7 @@ def _write(
 
 
 def _staged(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    """Return the transactions of the tasks.  Warn if rows were written without one, unless `atomic` is false."""
+    """Return the transactions of the tasks.  Warn about rows without a transaction, unless `atomic` is false."""
     written = [message for message in messages if isinstance(message, Written)]
     if options.atomic is None and any(one.record_count and one.staged.scope is None for one in written):
         warn_once(

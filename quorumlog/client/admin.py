@@ -294,7 +294,7 @@ class Admin(Closing):
     async def offsets_at(
         self, partitions: Partitions, time: datetime | int, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first record that is not older than a time, by partition; None without one.
+        """Return the offset of the first record that is not older than a time, by partition; else None.
 
         time: a datetime with a time zone, or ms since 1970.
         """
@@ -363,7 +363,7 @@ class Admin(Closing):
 
         to: "earliest", "latest", a datetime with a time zone, or ms since 1970.  If all records of a partition are
         older than the time, its offset moves to the end.
-        partitions: None: all with a committed offset.
+        partitions: None means all with a committed offset.
         dry_run: return the moves, and commit nothing.
         """
         place = end_of(to) if isinstance(to, str) else as_time_ms(to)

@@ -54,7 +54,7 @@ _LOGS: Final = "the brokers' logs may have the cause"
 class NewTopic(NamedTuple):
     """A topic to create.
 
-    partitions, replication_factor: None: the cluster's defaults.
+    partitions, replication_factor: None means the cluster's default.
     assignment: the broker ids of each partition, the preferred leader first.  It replaces the two numbers, which must
         then be None.
     """
@@ -94,7 +94,8 @@ class PartitionDescription(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """A topic.  partitions: ascending.  is_internal: it holds the brokers' own state, as `__consumer_offsets` does."""
+    """A topic.  partitions: ascending.  is_internal: it is a topic of the brokers' own state, like
+    `__consumer_offsets`."""
 
     name: str
     topic_id: UUID | None

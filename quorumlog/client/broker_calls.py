@@ -59,7 +59,7 @@ class BrokerCalls:
         self._cluster = cluster
 
     async def metadata(self, topics: Collection[str] | None, timeout_s: float) -> Any:
-        """Return a new Metadata response.  topics: None: all.  Creates no missing topic.  Raises: ClusterError."""
+        """Return a new Metadata response.  topics: None means all.  Creates no missing topic.  Raises: ClusterError."""
         return await self._cluster.retrying("metadata", timeout_s, lambda left_s: self._metadata(topics, left_s))
 
     async def _metadata(self, topics: Collection[str] | None, left_s: float) -> Any:

@@ -319,7 +319,7 @@ class Cluster(Closing):
         return {name: len(state.leader_epochs) for name, state in states.items()}
 
     async def topic_states(self, topics: Iterable[str] | None, timeout_s: float) -> dict[str, TopicState]:
-        """Return the state of each topic, by name; topics that do not exist are omitted.  topics: None: all.
+        """Return the state of each topic, by name; topics that do not exist are omitted.  topics: None means all.
 
         Sends a new request to one broker, with retries until the time is up.  The broker's metadata may be behind, and
         lack a new topic or partition.  For a second answer, call `ask_another_broker` before the next call.

@@ -105,7 +105,7 @@ class ConsumerGroup:
                 self._given_up.pop(partition, None)
 
     async def _commit_processed(self, partitions: frozenset[TopicPartition] | None, timeout_s: float) -> None:
-        """Try to commit the offsets of records whose processing has ended.  partitions: None: all partitions."""
+        """Try to commit the offsets of records whose processing has ended.  partitions: None means all."""
         given_up = dict(self._given_up)
         wanted = {**given_up, **self._reading.uncommitted(partitions)}
         if wanted:

@@ -80,7 +80,7 @@ class RecordsInProgress:
     def next_records(self, max_records: int | None) -> list[Record]:
         """Return the next records of the batch, which must have some, and put them in progress.
 
-        max_records: None: all the rest.
+        max_records: None means all the rest.
         """
         assert self.current is not None
         end = len(self.batch) if max_records is None else min(self.at + max(max_records, 1), len(self.batch))

@@ -174,7 +174,7 @@ class Reading:
     ) -> dict[TopicPartition, int]:
         """Return the offsets to commit, by partition; offsets that are already committed are left out.
 
-        partitions: None: all.  includes_open: treat records in progress as processed.
+        partitions: None means all.  includes_open: treat records in progress as processed.
         """
         found: dict[TopicPartition, int] = {}
         for partition in list(self.positions) if partitions is None else partitions:

@@ -273,7 +273,7 @@ class CoordinatorCalls:
     async def of_answering_brokers(
         self, what: str, timeout_s: float, ask: Callable[[int, Address, float], Coroutine[Any, Any, list[T]]]
     ) -> Answers[T]:
-        """As `of_each_broker`, but if the time is up, return the lists of the brokers that answered.
+        """Return the result of `of_each_broker`, or when the time is up, the lists of the brokers that answered.
 
         Raises:
             ClusterError: TIMED_OUT: no broker has answered.

@@ -42,8 +42,9 @@ class PartitionLag(NamedTuple):
 
     committed: None if the group has committed no offset in this partition.
     log_start, log_end: the log start offset and the high watermark; None if unknown.
-    member: the member to which the partition is assigned; None without one.
-    problem: in words, the reason why a number is missing, or a problem that the consumer will have; None without one.
+    member: the member to which the partition is assigned; None if there is none.
+    problem: the reason, in words, why a number is missing, or a problem that the consumer will have; None if there is
+        none.
     share: the state of a share partition; None for other groups, or if no member has been assigned the partition yet.
     """
 
@@ -206,7 +207,7 @@ async def lag_of_all(
 async def known_lags(
     client: GroupClient, cluster: Cluster, groups: Iterable[ListedGroup], timeout_s: float
 ) -> LagsOfGroups:
-    """As `lag_of_all`, but a coordinator that does not answer does not hide the lags of other groups.
+    """Return the lags of groups, even if some coordinators do not answer.
 
     timeout_s: time limit for the answers of coordinators.  Then leaders have the same time, but at most LOG_S.
 

@@ -94,7 +94,7 @@ class GroupClient:
         return items
 
     async def list_answered(self, timeout_s: float, states: Collection[str] = ()) -> Answers[ListedGroup]:
-        """As `list_groups`, but if the time is up, return the groups of the brokers that answered.
+        """Return the result of `list_groups`, or when the time is up, the groups of the brokers that answered.
 
         Raises:
             ClusterError: TIMED_OUT: no broker has answered.
@@ -193,7 +193,7 @@ class GroupClient:
         """Return the committed offsets of a group by partition, ascending.
 
         A partition without a committed offset is left out.  For a missing group, the result is empty.
-        partitions: None: all.  stable: wait while a transaction that contains new offsets is open (KIP-447).
+        partitions: None means all.  stable: wait while a transaction that contains new offsets is open (KIP-447).
 
         Raises:
             ClusterError: INVALID_GROUP_ID, TIMED_OUT, or the error of a partition.

@@ -34,7 +34,7 @@ After any other refusal, the log may already have this number, or may lack the b
 class LaneSender:
     """Delivers the batches of each lane, one at a time, and sets their outcomes.
 
-    transaction: the transaction to which all records belong; None without one.
+    transaction: the transaction to which all records belong; None if there is none.
     flushes: the number of calls of `flush` that wait now; meanwhile no batch waits for more records.
     stale: set when a broker does not know a topic.
     """

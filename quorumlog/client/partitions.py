@@ -57,7 +57,7 @@ class Leaders(Protocol):
 def refusal(code: int, topic: str, index: int, what: str, cause: str | None = None) -> ClusterError:
     """Return the ClusterError for a broker's error code.
 
-    what: the request, in words.  cause: the broker's explanation; None or empty without one.
+    what: the request, in words.  cause: the broker's explanation; None or empty if there is none.
     """
     name, retriable = error_word(code)
     message = f"{topic}-{index}: {what} was answered with {name}{f' ({cause})' if cause else ''}"

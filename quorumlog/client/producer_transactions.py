@@ -373,7 +373,7 @@ class ProducerTransactions:
         keeps_epoch: True if no batch of the transaction can arrive later; otherwise the producer gets its next epoch.
 
         Raises:
-            ClusterError: as `end` and `start`.  After TIMED_OUT or a cancellation, repeat the call.
+            ClusterError: an error of `end` or `start`.  After TIMED_OUT or a cancellation, repeat the call.
         """
         self.is_aborting = True
         deadline = asyncio.get_running_loop().time() + timeout_s

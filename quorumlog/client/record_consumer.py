@@ -394,11 +394,11 @@ class Consumer:
         self._reading.seek(partition, offset)
 
     async def seek_to_beginning(self, *partitions: tuple[str, int], timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Continue at the first record.  partitions: default: all that are assigned.  Raises: ClusterError."""
+        """Continue at the first record.  partitions: by default all assigned ones.  Raises: ClusterError."""
         await self._seek_to(partitions, EARLIEST, timeout_s)
 
     async def seek_to_end(self, *partitions: tuple[str, int], timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Continue after the last record.  partitions: default: all that are assigned.  Raises: ClusterError."""
+        """Continue after the last record.  partitions: by default all assigned ones.  Raises: ClusterError."""
         await self._seek_to(partitions, LATEST, timeout_s)
 
     async def seek_to_time(
@@ -406,7 +406,7 @@ class Consumer:
     ) -> None:
         """Continue at the first record that is not older than a time; if all are older, after the last record.
 
-        timestamp_ms: since 1970.  partitions: default: all that are assigned.
+        timestamp_ms: since 1970.  partitions: by default all assigned ones.
 
         Raises: ClusterError; TypeError, ValueError: the time is invalid.
         """
@@ -524,7 +524,7 @@ class Consumer:
     async def committed(
         self, partitions: Iterable[tuple[str, int]] | None = None, timeout_s: float = CALL_TIMEOUT_S
     ) -> dict[TopicPartition, int]:
-        """Return the committed offsets of the group.  partitions: None: the assigned ones.
+        """Return the committed offsets of the group.  partitions: None means the assigned ones.
 
         With `read_committed`, wait while a transaction that contains offsets of these partitions is open.
 

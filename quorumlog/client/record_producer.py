@@ -172,7 +172,7 @@ class Producer:
     async def close(self, *, flush: bool = True) -> None:
         """Flush, then close all connections.  Idempotent.
 
-        flush: False: deliveries without an outcome fail with PRODUCER_CLOSED.
+        flush: if False, deliveries without an outcome fail with PRODUCER_CLOSED.
 
         Raises: ClusterError, as `flush`; all connections are closed nevertheless.
         """

@@ -112,7 +112,7 @@ class TransactionClient:
         producer_ids: Collection[int] = (),
         longer_than_ms: int | None = None,
     ) -> Answers[ListedTransaction]:
-        """As `list_transactions`, but if the time is up, return the ids of the brokers that answered.
+        """Return the result of `list_transactions`, or when the time is up, the ids of the brokers that answered.
 
         Raises:
             ClusterError: TIMED_OUT: no broker has answered; UNSUPPORTED_VERSION.

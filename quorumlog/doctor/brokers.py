@@ -1,4 +1,4 @@
-"""Findings about brokers: fenced ones, lost replicas and directories, pending changes."""
+"""Findings about brokers: fenced brokers, lost replicas and directories, pending changes."""
 
 from __future__ import annotations
 

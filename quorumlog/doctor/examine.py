@@ -43,7 +43,7 @@ GROUPS_S = 20.0
 SECOND_LOOK_S = 2.0
 """Time between the first and the second examination of a state that may be temporary."""
 ELECTION_S = 5.0
-"""How long a majority of answering voters may take to elect a leader, from the first observation without one."""
+"""How long a majority of answering voters may take to elect a leader, from the first observation without a leader."""
 ELECTION_LOOK_S = 0.5
 AT_ONCE_MAX = 32
 """Maximum number of requests that are in flight at a time; others wait."""

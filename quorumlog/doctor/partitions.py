@@ -97,7 +97,7 @@ def _recreate(layout: Layout, keys: list[Key], brokers: tuple[int, ...]) -> tupl
 
 
 def _nobody_eligible(layout: Layout, keys: list[Key]) -> Iterator[Finding]:
-    """Report partitions without a leader of which no replica is known to hold all acknowledged records."""
+    """Report partitions that have no leader, and no replica that is known to hold all acknowledged records."""
     alone: dict[int, list[Key]] = {}
     others: list[Key] = []
     for key in keys:

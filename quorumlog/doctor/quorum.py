@@ -24,7 +24,7 @@ LOOK_AGAIN = "look again in a few seconds: kctl doctor"
 
 
 def unreachable(cluster: ObservedCluster) -> Finding:
-    """Return the finding about a cluster of which no node answers."""
+    """Return the finding about a cluster without any node that answers."""
     return Finding(
         CRITICAL,
         "UNREACHABLE",
@@ -37,7 +37,7 @@ def unreachable(cluster: ObservedCluster) -> Finding:
 
 
 def quorum_findings(cluster: ObservedCluster) -> Iterator[Finding]:
-    """Yield the findings about a quorum of which at least one node answers."""
+    """Yield the findings about a quorum in which at least one node answers."""
     quorum, leader = cluster.quorum, cluster.leader
     assert quorum is not None, "a node answers"
     yield from _strangers(cluster)
@@ -186,7 +186,7 @@ def _silence(cluster: ObservedCluster, node_id: int) -> str:
 
 
 def _with_their_disks(absent: list[int], missing: int) -> str:
-    """Return the step for missing voters of which some were started with another disk."""
+    """Return the step for missing voters, some of which were started with another disk."""
     disk = "its old disk" if missing == 1 else "their old disks"
     who = listed((f"node {voter}" for voter in absent), "and" if missing >= len(absent) else "or")
     return f"{missing} more must be up with {disk}: {who}; if the disks are lost permanently: {RECOVERY}"

@@ -33,7 +33,7 @@ def group() -> None:
 async def fetch(context: Context, client: Caller, timeout_s: float | None = None) -> list[dict[str, Any]]:
     """Return the JSON of all registered brokers, ascending by id, from the controller.
 
-    timeout_s: None: the remaining time of the command.
+    timeout_s: None means the remaining time of the command.
     """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2

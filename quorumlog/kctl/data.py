@@ -37,7 +37,8 @@ QUEUE_MAX = 8
 """Number of fetched pieces, each of at most FETCH_SIZE_MAX_BYTES, that may wait to be printed."""
 FETCH_SIZE_MAX_BYTES = 1 << 20
 NO_TIMESTAMP = -1
-"""The timestamp of a record without one.  `quorumlog.wire.record_batch` defines the same value, but imports slowly."""
+"""The value for a record without a timestamp.  `quorumlog.wire.record_batch` defines the same value, but imports
+slowly."""
 
 
 @asynccontextmanager
@@ -429,7 +430,7 @@ async def _read(
     pieces: asyncio.Queue[Any],
     max_messages: int | None,
 ) -> None:
-    """Put the records of one partition below `end` into the queue, then None.  end: None: read without end.
+    """Put the records of one partition below `end` into the queue, then None.  end: None means to read without end.
 
     The error of an unreadable batch passes through the queue after the records before it, so that these are printed.
     """

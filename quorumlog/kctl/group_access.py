@@ -56,7 +56,7 @@ def incomplete(missing: ClusterError, what: str = "groups") -> ClusterError:
 
 
 class TopicChoice(NamedTuple):
-    """A topic, and some of its partitions.  partitions: None: all partitions to which the command applies."""
+    """A topic, and some of its partitions.  partitions: None means all to which the command applies."""
 
     topic: str
     partitions: tuple[int, ...] | None
