@@ -1,4 +1,4 @@
-"""The requests of transaction scopes, which are private ones: see `private`.
+"""The private requests (see `private`) of transaction scopes.
 
 A scope is a name under which many producers write, and one record decides about all of them.
 

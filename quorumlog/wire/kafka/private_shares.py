@@ -1,4 +1,4 @@
-"""A request of brokers about share groups, which is a private one: see `private`.
+"""A private request (see `private`) of brokers about share groups.
 
     WriteDeadLetters    write the missing dead letters of share partitions
 

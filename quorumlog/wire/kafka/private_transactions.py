@@ -1,4 +1,4 @@
-"""A request of brokers about transactions, which is a private one: see `private`.
+"""A private request (see `private`) of brokers about transactions.
 
     FindOutcome         find the outcome of a transaction that is still open in a partition
 

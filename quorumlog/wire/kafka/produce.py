@@ -195,7 +195,7 @@ def encode_request(
     partitions: topic (from version 13 on by its id), index, batches.  Consecutive batches of one topic are sent
         together.
 
-    transactional_id: the transaction to which all batches belong; None without one.
+    transactional_id: the transaction to which all batches belong; None if there is none.
 
     The list contains the given batches themselves, not copies.
     """

@@ -1,8 +1,8 @@
 /* Apply records of `__consumer_offsets` to the committed offsets of groups.
  *
  * A coordinator that takes over replays up to millions of records before it serves, and nearly all of them commit an
- * offset in one of two plain formats (offset_format.h).  This file applies those.  It passes every other record to a
- * Python callback, in the order of the log, so that a later record of a key always wins. */
+ * offset in one of two plain formats (offset_format.h).  This file applies these records.  It passes every other record
+ * to a Python callback, in the order of the log, so that a later record of a key always wins. */
 #ifndef QUORUMLOG_COMMITTED_OFFSETS_H
 #define QUORUMLOG_COMMITTED_OFFSETS_H
 

@@ -8,7 +8,8 @@
 #define COPY_SHORT 16
 
 /* Copy `size` bytes.  room: the number of bytes, at least `size`, that may be read and written; the bytes after `size`
- * have any value afterwards.  A copy of a fixed size takes two instructions, a call of memcpy some nanoseconds. */
+ * have any value afterwards.  A copy of a fixed size takes two instructions, but a call of memcpy takes some
+ * nanoseconds. */
 static inline void copy_bytes(uint8_t *to, const uint8_t *from, int64_t size, int64_t room)
 {
     if (size <= COPY_SHORT && room >= COPY_SHORT)

@@ -121,7 +121,7 @@ static int keys_create(struct keys_table *table, int64_t count_max, const uint8_
     return table->slots != NULL;
 }
 
-/* Return the slot of a hash, or the empty one where it belongs. */
+/* Return the slot of a hash, or the empty slot where the hash belongs. */
 static inline struct keys_slot *keys_find(struct keys_slot *slots, size_t mask, const uint64_t *hash)
 {
     size_t place = (size_t)hash[0] & mask;

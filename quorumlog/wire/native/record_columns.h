@@ -131,7 +131,7 @@ static inline int columns_take_headers(const uint8_t *at, const uint8_t *end, st
     return at == end ? COLUMNS_OK : COLUMNS_MALFORMED;
 }
 
-/* Return a time in microseconds; the nearest one that an int64 can hold. A producer may have sent nanoseconds. */
+/* Return a time in microseconds, or the nearest one that an int64 can hold. A producer may have sent nanoseconds. */
 static inline int64_t columns_microseconds(int64_t time_ms)
 {
     if (time_ms > INT64_MAX / 1000)

@@ -38,7 +38,7 @@ struct rows_value {
     int64_t room; /* bytes from `data` to the end of its column */
 };
 
-/* A record before it is written.  size: of everything after its length. */
+/* A record before it is written.  size: the bytes after its length. */
 struct rows_record {
     int64_t timestamp_delta, delta;
     struct rows_value key, value;

@@ -86,7 +86,7 @@ static inline int scan_varint32(const uint8_t **at, const uint8_t *end, int32_t 
     return SCAN_OK;
 }
 
-/* The same with at most 64 bits. */
+/* Read a zigzag varint of at most 64 bits and advance *at.  Return 0 or a problem. */
 static inline int scan_varint64(const uint8_t **at, const uint8_t *end, int64_t *value)
 {
     const uint8_t *p = *at;
