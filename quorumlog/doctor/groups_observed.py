@@ -32,7 +32,7 @@ LAGS_MAX = 500
 
 @dataclass(slots=True)
 class ObservedGroups:
-    """problem: why the groups, or some of them, are unknown; empty if they are known.
+    """problem: the reason why all or some groups are unknown; empty if all are known.
 
     explained: the explanations, by name of the group.
     lags: the samples of each group whose lag grew in every sample, by name of the group.
@@ -110,7 +110,7 @@ async def _watch_lags(client: GroupClient, cluster: Cluster, seen: ObservedGroup
 
 
 def grows(samples: Sequence[LagSum]) -> bool:
-    """Return whether each sample has a higher lag than the one before, and all of them are complete."""
+    """Return whether all samples are complete, and each has a higher lag than the sample before."""
     return all(each.unknown == 0 for each in samples) and all(
         later.lag > earlier.lag for earlier, later in pairwise(samples)
     )

@@ -40,7 +40,7 @@ class Layout:
                     self.leaderless.add((topic.name, partition.index))
 
     def required_isr(self, key: Key) -> int:
-        """Return how many replicas must be in sync: at most the number of replicas that are not being added."""
+        """Return the number of replicas that must be in sync.  Replicas that are being added are not required."""
         partition = self.partitions[key]
         settled = len(partition.replicas) - len(set(partition.adding))
         return min(self.min_isr[key[0]], max(settled, 1))
@@ -88,7 +88,7 @@ class Layout:
         )
 
     def offline_cause(self, key: Key, broker_id: int) -> str:
-        """Return why the broker cannot serve its replica; empty if it can."""
+        """Return the reason why the broker cannot serve its replica; empty if it can."""
         node = self.observed.node(broker_id)
         replica = node.replicas.get(key) if node is not None else None
         if replica is not None and replica.state == "offline":
@@ -100,7 +100,7 @@ class Layout:
         return ""
 
     def lag(self, key: Key, broker_id: int) -> int | None:
-        """Return how many of the leader's records a replica lacks; None if one of the two did not answer."""
+        """Return the number of the leader's records that a replica lacks; None without an answer of both brokers."""
         leader, follower = self.observed.node(self.partitions[key].leader), self.observed.node(broker_id)
         ahead = leader.replicas.get(key) if leader is not None else None
         behind = follower.replicas.get(key) if follower is not None else None

@@ -49,7 +49,7 @@ def transfer_command(cluster: ObservedCluster, leader: ObservedNode, *, faster_t
 
 
 def fsync_text(node: ObservedNode | None) -> str:
-    """Return how long the node's disk takes to make a write durable, as text."""
+    """Return the time that the node's disk takes to make a write durable, as text."""
     if node is None or node.described is None or not node.described.HasField("fsync_p99_us"):
         return "the speed of its disk is not known"
     duration_ms = float(f"{node.described.fsync_p99_us / 1000:.3g}")  # three digits

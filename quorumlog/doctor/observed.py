@@ -27,7 +27,7 @@ class ObservedNode:
     address: str
     node_id: int | None = None
     silence: str | None = None
-    """Why the node does not answer; None if it does.  If it does not, the fields below are empty."""
+    """The reason why the node does not answer; then the fields below are empty.  None if it answers."""
     hangs: bool = False
     """Whether it accepts connections, but does not answer."""
     quorum: quorum_pb2.DescribeQuorumReply | None = None
@@ -52,7 +52,7 @@ class ObservedNode:
 
     @property
     def leader_id(self) -> int | None:
-        """The node that this one considers the leader."""
+        """The leader according to this node."""
         known = None if self.quorum is None else self.quorum.known
         return known.leader_id if known is not None and known.HasField("leader_id") else None
 
@@ -84,12 +84,12 @@ class ObservedCluster:
     """DescribeQuorumReply: the leader's, or without a leader the latest one; None if no node answers."""
     metadata: node_pb2.DescribeMetadataReply | None = None
     metadata_problem: str = ""
-    """Why `metadata` is None."""
+    """The reason why `metadata` is None."""
     heartbeats: dict[int, controller_pb2.BrokerDescription] = field(default_factory=dict)
     """The information of the brokers' heartbeats at the controller, by id."""
     heartbeats_later: dict[int, controller_pb2.BrokerDescription] = field(default_factory=dict)
     controller_problem: str = ""
-    """Why `heartbeats` is empty."""
+    """The reason why `heartbeats` is empty."""
     client_ports: dict[int, str | None] = field(default_factory=dict)
     """For brokers whose control address no node knows: why the client port refuses connections; None if it accepts
     them."""
@@ -183,7 +183,7 @@ class ObservedCluster:
         return node is not None and node.hangs and self.end_of(node_id) is None
 
     def silence_of(self, node_id: int) -> str | None:
-        """Return why a node does not answer, and the end that it reported.
+        """Return the reason why a node does not answer, and the end that it reported.
 
         None: it answers, or its address is not known.  Only a leader knows the control addresses of brokers; without
         one the client port of the broker is the evidence.

@@ -219,7 +219,7 @@ def reassignment_findings(layout: Layout) -> Iterator[Finding]:
 
 
 def _stuck(layout: Layout, key: Key, partition: PartitionDescription) -> tuple[str, bool] | None:
-    """Return why a reassignment makes no progress, and whether it is throttled; None if it makes progress."""
+    """Return the reason why a reassignment makes no progress, and whether it is throttled; None with progress."""
     if partition.leader == NO_LEADER:
         return "it has no leader to copy from", False
     waiting = sorted(set(partition.adding).difference(partition.isr))

@@ -76,9 +76,9 @@ def _strangers(cluster: ObservedCluster) -> Iterator[Finding]:
             PROBLEM,
             "SAME_ID",
             what=f"{len(addresses)} nodes claim to be node {node_id}: at {listed(addresses)}",
-            cause="their disks differ: one was started with an id that is in use, or an old one was started again",
-            next="stop the wrong one, or start it with another --node-id and an empty data directory; kctl brokers "
-            "list and kctl quorum status show which of them the cluster uses",
+            cause="their disks differ: a node was started with an id in use, or an old node was started again",
+            next="stop the wrong node, or start it with another --node-id and an empty data directory; kctl brokers "
+            "list and kctl quorum status show which node the cluster uses",
             nodes=(node_id,),
         )
     own = [(node, known) for node, known in described if not cluster.is_foreign(node)]
@@ -233,7 +233,7 @@ def _followers(cluster: ObservedCluster, leader: ObservedNode) -> list[ReplicaSt
 
 
 def _lags(cluster: ObservedCluster, leader: ObservedNode) -> Iterator[str]:
-    """Yield how far the voters that fetch from the leader are behind it."""
+    """Yield the lag of each voter that fetches from the leader and is behind, as text."""
     for each in _followers(cluster, leader):
         if each.lag > 0 and not _is_silent(each):
             yield f"voter {each.replica.key.node_id} lags by {counted(each.lag, 'record')}"
@@ -285,7 +285,7 @@ def _paused(cluster: ObservedCluster, leader: ObservedNode, quorum: DescribeQuor
 
 
 def _absence(cluster: ObservedCluster, status: ReplicaStatus) -> str:
-    """Return when the leader last received a request of a voter, and how the voter answers this tool."""
+    """Return the time of a voter's last fetch from the leader, and the voter's answer to this tool, as text."""
     voter = status.replica.key.node_id
     if not cluster.answers(voter):
         here = f"at {status.replica.address}: {cluster.silence_of(voter)}"

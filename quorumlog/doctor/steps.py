@@ -11,7 +11,7 @@ from quorumlog.words import Key, listed, quoted
 
 RECOVERY = "docs/recovery.md"
 TOPICS_AT_ONCE_MAX = 20
-"""Topics that one step names; the next run of doctor names further ones."""
+"""Maximum number of topics in one step.  The next run of doctor names further topics."""
 PARTITIONS_AT_ONCE_MAX = 20
 """Partitions of one topic that one command names."""
 
@@ -20,7 +20,7 @@ def start(cluster: ObservedCluster, node_ids: Iterable[int], noun: str = "node",
     """Return the step that starts or restarts nodes that do not answer.
 
     If a node reported why it ended, the step begins with the remedy.
-    needed: the number of nodes that is enough; None: all.
+    needed: the number of nodes that is enough; None means all.
     """
     ids = list(node_ids)
     return _before_start(cluster, ids) + start_or_restart(
@@ -29,9 +29,9 @@ def start(cluster: ObservedCluster, node_ids: Iterable[int], noun: str = "node",
 
 
 def start_or_restart(nodes: Iterable[tuple[int, bool]], noun: str = "node", needed: int | None = None) -> str:
-    """Return which nodes to start and which to restart: `start node 1; restart node 2, which hangs`.
+    """Return the nodes to start and to restart, as text: `start node 1; restart node 2, which hangs`.
 
-    nodes: (id, whether its process hangs).  needed: as in `start`.
+    nodes: (id, whether its process hangs).  needed: see `start`.
     """
     hanging: list[str] = []
     down: list[str] = []

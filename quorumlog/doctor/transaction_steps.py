@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def why_hanging(each: Hanging) -> str:
-    """Return why nothing will end a transaction."""
+    """Return the reason why nothing will end a transaction."""
     known = each.known
     if known is None:
         return "no coordinator knows its producer"

@@ -22,7 +22,7 @@ STATE_TOPIC = "__transaction_state"
 LONG_MS = 300_000
 """A transaction that has been open for longer than this is reported.  Most clients limit their transactions to 60 s."""
 ABORTED_AT_ONCE_MAX = 20
-"""Transactions that one step aborts; the next run of doctor names further ones."""
+"""Maximum number of transactions that one step aborts.  The next run of doctor names further transactions."""
 
 
 def transaction_findings(cluster: ObservedCluster) -> Iterator[Finding]:

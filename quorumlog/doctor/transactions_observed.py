@@ -19,7 +19,7 @@ PARTITIONS_MAX = 20_000
 
 @dataclass(slots=True)
 class ObservedTransactions:
-    """problem: why the transactions, or some of them, are unknown; empty if they are known.
+    """problem: the reason why all or some transactions are unknown; empty if all are known.
 
     now_ms: the time of the observation, in ms since the epoch.
     """

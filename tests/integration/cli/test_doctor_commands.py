@@ -424,7 +424,7 @@ async def test_wrong_addresses_and_ids_are_corrected(tmp_path: Path) -> None:
         double = clusters.another_node(cluster, voter.id, "--join", voter.control)
         await clusters.spawn(cluster, double)
         finding = (await until(cluster, ALWAYS | {"NO_BROKERS", "SAME_ID"}))["SAME_ID"][0]
-        assert finding["next"].startswith("stop the wrong one, or start it with another --node-id and an empty data ")
+        assert finding["next"].startswith("stop the wrong node, or start it with another --node-id and an empty data ")
         await clusters.kill(double)
         shutil.rmtree(Path(double.data_dir).parent)
         cluster.nodes.remove(double)
