@@ -94,8 +94,7 @@ class PartitionDescription(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """A topic.  partitions: ascending.  is_internal: it is a topic of the brokers' own state, like
-    `__consumer_offsets`."""
+    """A topic.  partitions: ascending.  is_internal: it holds state of the brokers, like `__consumer_offsets`."""
 
     name: str
     topic_id: UUID | None

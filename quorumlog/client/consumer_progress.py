@@ -62,7 +62,7 @@ class RecordsInProgress:
             self.batch, self.at = [], 0
 
     def release(self, partitions: Set[TopicPartition]) -> None:
-        """Drop the records of these partitions.  The offsets of those in progress are no longer needed."""
+        """Drop the records of these partitions.  The offsets of records in progress are no longer needed."""
         self.drop(partitions)
         if self.current is not None and self.current.partition in partitions:
             self.open_offset = None

@@ -315,7 +315,7 @@ def _left(timeout_s: float) -> Callable[[], float]:
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await all, at most AT_ONCE_MAX at a time; raise the first error after all of them have ended."""
+    """Await all calls, at most AT_ONCE_MAX at a time; raise the first error after all calls have ended."""
     results, failures = await _ended(work)
     if failures:
         raise failures[0]
@@ -323,7 +323,7 @@ async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _ended(work: Iterable[Coroutine[Any, Any, T]]) -> tuple[list[T], list[BaseException]]:
-    """Await all, at most AT_ONCE_MAX at a time; return the results and the failures, final failures first."""
+    """Await all calls, at most AT_ONCE_MAX at a time; return the results and the failures, final failures first."""
     slots = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def one(each: Coroutine[Any, Any, T]) -> T:

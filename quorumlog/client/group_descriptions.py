@@ -98,7 +98,7 @@ class Rebalance(NamedTuple):
     generation: the generation that the rebalance created, or will create.
     members: the number of members of that generation; 0 while they join.
     interrupted: another rebalance began before this one ended.
-    reason: one word, such as "joined", "left" or "session_expired".  cause: the same as a clause for people.
+    reason: one word, such as "joined", "left" or "session_expired".  cause: the reason as a clause for people.
     caused_by: None if no member caused it.
     """
 

@@ -136,7 +136,7 @@ class Lane:
 class Topic:
     """The lanes of a topic.
 
-    sticky: the current partition of records without a key.  After `sticky_left` more bytes, another one is drawn.
+    sticky: the current partition of records without a key.  After `sticky_left` more bytes, another partition is drawn.
     is_deleted: the topic was deleted; its lanes end when they are empty.
     """
 

@@ -88,7 +88,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The answer to `Join`.  error: None is success."""
+    """The answer to `Join`.  error: None means success."""
 
     round: int
     error: ClusterError | None = None
@@ -135,7 +135,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """A `Revoke` of partitions that were not lost was completed."""
+    """A `Revoke` without `is_lost` was completed."""
 
     number: int
 
@@ -274,7 +274,7 @@ class Membership:
         self._topics: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
         self._others: frozenset[str] = frozenset()
-        """Topics of other members whose number of partitions is in `_counts`."""
+        """Topics of other members.  Their numbers of partitions are in `_counts`."""
         self._joined_topics: frozenset[str] = frozenset()
         """The subscription in the last `Join`."""
         self._assigned_with: tuple[frozenset[str], dict[str, int]] | None = None

@@ -89,7 +89,7 @@ class ProducerTopics:
         return known
 
     async def grown(self, name: str, index: int) -> Topic:
-        """Look for new partitions of a topic, because `index` is not among the known ones, and return the topic.
+        """Look for new partitions of a topic, because partition `index` is not known, and return the topic.
 
         Raises: ClusterError, as `Producer.send`.
         """

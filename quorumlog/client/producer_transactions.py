@@ -326,7 +326,8 @@ class ProducerTransactions:
 
         Raises:
             ClusterError: PRODUCER_FENCED; TRANSACTION_ABORTABLE: the transaction cannot be committed;
-                INVALID_TXN_STATE: none is open; TIMED_OUT: the outcome of a commit is unknown until `end` is repeated.
+                INVALID_TXN_STATE: no transaction is open; TIMED_OUT: the outcome of a commit is unknown until `end` is
+                repeated.
         """
         if self._state is _State.NONE or self._fenced is not None or (commit and self._state is _State.FAILED):
             raise self._refusal()

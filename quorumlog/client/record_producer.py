@@ -478,7 +478,7 @@ class Producer:
         return topic.sticky
 
     def _available(self, topic: Topic, drawn: int) -> int:
-        """Return the drawn partition if its leader is known, else the next one with a known leader.
+        """Return the drawn partition if its leader is known, else the next partition with a known leader.
 
         If no leader is known, return the drawn partition.
         """

@@ -465,7 +465,7 @@ class ShareConsumer:
                 for offset in sorted(missing)
             ]
         if damage is not None:
-            self._trouble = damage.of(name, place[1], "its records were rejected; continue with the next ones")
+            self._trouble = damage.of(name, place[1], "its records were rejected; continue with the next records")
 
     # --- acknowledgements ---
 

@@ -86,7 +86,7 @@ def decompress(codec: Codec, data: Buffer, size_max: int = INFLATED_SIZE_MAX) ->
 
 
 def java_problem(codec: Codec, data: Buffer) -> str:
-    """Return why Java clients cannot read data that `decompress` accepts; an empty string if they can.
+    """Return the reason why Java clients cannot read data that `decompress` accepts; an empty string if they can.
 
     Kafka's reader of lz4 knows only a part of the frame format, and reads one frame.
     """

@@ -268,7 +268,7 @@ def _parse_checked(data: Buffer, position: int, end: int, size_max: int | None =
 
 
 def _refuse_produced(header: BatchHeader, position: int, newest_timestamp_ms: int | None) -> BatchRefusal | None:
-    """Return why a well-formed batch is not permitted from a client, or None."""
+    """Return the reason why a well-formed batch is not permitted from a client, or None."""
     if header.attributes & (CONTROL_FLAG | DELETE_HORIZON_FLAG):
         return _invalid("only a broker may write control and delete-horizon batches", position)
     if header.is_transactional and not header.has_producer_id:

@@ -149,7 +149,7 @@ class FetchedPartition:
 
     records: whole batches, but the last one may be incomplete; a slice of the frame.
     aborted: the aborted transactions in the records, each as producer id and first offset.
-    preferred_replica: the broker from which the consumer should read instead; -1: this one.
+    preferred_replica: the broker from which the consumer should read instead; -1: this broker.
     """
 
     topic_id: UUID | None

@@ -92,7 +92,7 @@ class FrameProtocol(asyncio.BufferedProtocol, ABC):
 
     @property
     def frame_filled(self) -> int:
-        """Return how many bytes of the current large frame have arrived, or 0 without a large frame."""
+        """Return the number of received bytes of the current large frame, or 0 without a large frame."""
         return 0 if self._frame is None else self._filled
 
     # --- asyncio ---
