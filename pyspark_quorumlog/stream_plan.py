@@ -89,7 +89,7 @@ class StreamPlanner:
         self._missing: frozenset[Partition] = frozenset()
         """Partitions that did not exist at the last call.  The next end drops each one that still does not exist."""
         self._ended_at_s: float | None = None
-        """When the last batch with records ended; None before the first."""
+        """The time at which the last batch with records ended; None before the first such batch."""
 
     def hold(self, initial: Offsets, *, may_move: bool) -> None:
         """Make the first batch from `initial` empty.

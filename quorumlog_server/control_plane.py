@@ -185,7 +185,7 @@ class ControlPlane:
             await self.node.__aexit__(kind, error, trace)
 
     def _log_wait(self) -> None:
-        """Log which nodes a node without a cluster waits for, because it waits indefinitely."""
+        """Log the nodes for which a node without a cluster waits, because it waits indefinitely."""
         if self.node.core.newborn is None or self.config.standalone:
             return
         if self.config.initial_voters:

@@ -39,7 +39,7 @@ class Farewell:
         self.plane: ControlPlane | None = None
 
     def begin(self) -> None:
-        """Log how the previous process ended, and record that this one runs.  The directories must be locked."""
+        """Log the end of the previous process, and record that this process runs.  The directories must be locked."""
         if not self._note.begin():
             return  # this process has already begun: its quorum was rebuilt while it ran
         before = self._note.before

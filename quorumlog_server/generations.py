@@ -57,7 +57,7 @@ async def through_generations(
 
 
 def log_lost_metadata(before: OutlivedError, history: VoterHistory) -> None:
-    """Log which records of the directory that was set aside the rebuilt quorum does not have.
+    """Log which records the rebuilt quorum lacks, although the directory that was set aside has them.
 
     history: the voters in the log of the rebuilt quorum.
     """

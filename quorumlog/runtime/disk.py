@@ -124,7 +124,7 @@ class Disk(Protocol):
         ...
 
     async def free_bytes(self) -> int:
-        """Return how many bytes this process may still write to the file system; 0 if that is unknown."""
+        """Return the number of bytes that this process may still write to the file system; 0 if it is unknown."""
         ...
 
     async def flush(self, files: Iterable[DiskFile], folders: Iterable[str] = ()) -> None:

@@ -159,7 +159,7 @@ class FileDisk:
         """Record the cluster that this directory belongs to, once it is known; durable on return.
 
         Raises:
-            StoreRefusedError: it belongs to another one, or is not writable.
+            StoreRefusedError: it belongs to another cluster, or is not writable.
             FatalError: its disk is full or failing.
         """
         _check_meta(self.root, self._meta, self._meta["node_id"], cluster_id)

@@ -48,7 +48,7 @@ class LastEnd:
         """The end of the previous process; None if unknown."""
 
     def begin(self) -> bool:
-        """Read the end of the previous process and record that this one runs.  Call it when the directories are locked.
+        """Read the end of the previous process, and record that this process runs.  The directories must be locked.
 
         Returns False, and does nothing, if it was called before.
         """
