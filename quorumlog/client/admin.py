@@ -1,9 +1,9 @@
 """A client for administrators and services that set up their topics: `quorumlog.client.Admin`.
 
 Theory of operation.  `BrokerCalls` finds the broker for each request about topics and configs, `PartitionLooks` finds
-the leader of a partition, and `GroupClient` finds the coordinator of a group.  If that role moves to another broker,
-they retry there.  This module gives each call one deadline, checks its arguments, and turns refusals into errors with a
-next step.
+the leader of a partition, and `GroupClient` finds the coordinator of a group.  If the leader or coordinator moves, they
+retry at the new broker.  This module gives each call one deadline, checks its arguments, and turns refusals into errors
+with a next step.
 
 A call about several objects tries all of them.  If some are refused, it raises `RefusalsError`, which contains these
 refusals and the results of all others.

@@ -20,7 +20,7 @@ T = TypeVar("T")
 SHOWN_MAX: Final = 5
 """Refusals that a message shows; `RefusalsError.refusals` has all."""
 _STOP_MEMBERS: Final = "stop the members of the group first; describe_group() lists them"
-_LISTS: Final = "topics() lists the topics, describe_topic() the partitions of one"
+_LISTS: Final = "topics() lists the topics; describe_topic() lists the partitions of a topic"
 _LOOK: Final = "check that the brokers run; a change may have been made, so check before you retry"
 NEXT_STEPS: Final = {
     ApiError.TOPIC_ALREADY_EXISTS: "describe_topic() shows the topic; use another name, or delete it first",
@@ -55,8 +55,8 @@ class NewTopic(NamedTuple):
     """A topic to create.
 
     partitions, replication_factor: None means the cluster's default.
-    assignment: the broker ids of each partition, the preferred leader first.  It replaces the two numbers, which must
-        then be None.
+    assignment: the broker ids of each partition, the preferred leader first.  An assignment replaces the two numbers,
+        which must then be None.
     """
 
     name: str
@@ -114,7 +114,7 @@ class ClusterDescription(NamedTuple):
     """A cluster.  brokers: ascending.
 
     controller: the broker to which changes of topics are sent; None if there is none now.  In clusters of quorumlog,
-    and of Kafka without ZooKeeper, every broker accepts them, so this is any broker.
+    and of Kafka without ZooKeeper, every broker accepts such changes, so this is any broker.
     """
 
     cluster_id: str | None
@@ -194,7 +194,7 @@ def advised(error: ClusterError) -> ClusterError:
 
 
 def refused(code: int, what: str, reason: str | None = None) -> ClusterError:
-    """Return a broker's refusal.  reason: the broker's explanation; None: the general explanation of the error."""
+    """Return a broker's refusal.  reason: the broker's explanation; None means the general one."""
     name, retriable = error_word(code)
     known = ApiError.named(name)
     if not reason:

@@ -94,8 +94,11 @@ def assign_cooperatively(members: Members, counts: Counts, instances: Mapping[st
 
 
 def _owners(members: Members) -> dict[TopicPartition, str]:
-    """Return the owner of each partition.  Of two members that claim it, the one with the later generation owns it; if
-    the generations are equal, the one with the lower member id."""
+    """Return the owner of each partition.
+
+    Of two members that claim a partition, the member with the later generation owns it; if the generations are equal,
+    the member with the lower id.
+    """
     owners: dict[TopicPartition, str] = {}
     for member in sorted(members):
         for partition in members[member].owned:
@@ -164,8 +167,8 @@ def _improvement(
     """Return a partition, its owner, and the member that should get it, which has at least two partitions fewer.
 
     None: no such move is left.
-    Each such move lowers the sum of the squares of the loads, so there are finitely many moves.  Partitions that their
-    owner did not have before move first.
+    Each such move lowers the sum of the squares of the loads, so there are finitely many moves.  Partitions that are
+    new to their owner are moved first.
     """
     for giver in sorted(assigned, key=lambda member: -len(assigned[member])):
         had = set(kept[giver])

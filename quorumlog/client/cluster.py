@@ -243,7 +243,7 @@ class Cluster(Closing):
             self._ask_last(address)
 
     async def has_moved(self, topic: str, index: int, connection: KafkaConnection) -> bool:
-        """Ask other brokers now; return whether they name another leader than the broker of this connection."""
+        """Ask other brokers now; return whether they name a leader other than the broker of this connection."""
         hangs = Address(connection.host, connection.port)
         self._ask_last(hangs)
         try:

@@ -449,7 +449,7 @@ class _Attempts:
     def put_off(self, address: str) -> bool:
         """Try this address again after the others of the round, and return True.
 
-        False: it was put off before in this call, or no other address is left in the round.
+        False: the address was put off before in this call, or no other address is left in the round.
         """
         if address in self._put_off or not self._waiting:
             return False

@@ -1,8 +1,9 @@
 """Delivers one record batch at a time to a partition, exactly once: the part that all producers share.
 
 A batch gets its producer id, epoch and sequence once, and never changes afterwards.  If there is no answer, the
-connection breaks or the leader changes, it is sent again until the time is up.  The broker, and each later leader,
-recognises it by its sequence number.  This works only while the caller has a single batch of a partition in flight.
+connection breaks or the leader changes, the batch is sent again until the time is up.  The broker, and each later
+leader, recognises it by its sequence number.  This works only while the caller has a single batch of a partition in
+flight.
 """
 
 from __future__ import annotations
@@ -59,12 +60,12 @@ class RecordsTransaction(Transaction, Protocol):
 
     @property
     def refusal(self) -> ClusterError | None:
-        """Return the reason why no record may be added now; None if one may."""
+        """Return the reason why no record may be added now; None if records may be added."""
         ...
 
     @property
     def send_refusal(self) -> ClusterError | None:
-        """Return the reason why records that were added may not be sent now; None if they may."""
+        """Return the reason why records that were added may not be sent now; None if they may be sent."""
         ...
 
     def failed(self, error: ClusterError) -> None:

@@ -1,7 +1,7 @@
 """Fetches ahead for all partitions of a consumer: one request at a time to each broker, for all partitions it leads.
 
-Theory of operation.  `_plan` groups the partitions that may be fetched by their leaders, without waiting, and starts a
-task for each leader that has no request in flight.  One more task looks up leaders that are not known.  `_plan` runs
+Theory of operation.  `_plan` groups, by leader, the partitions that may be fetched, and starts a task for each leader
+that has no request in flight.  It does not wait.  One more task looks up leaders that are not known.  `_plan` runs
 again after the end of each task, and after each change of the positions (`wake`).
 
 A broker answers the requests of a connection in order, and a fetch may wait at the broker.  So fetches have connections

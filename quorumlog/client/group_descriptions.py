@@ -32,7 +32,7 @@ class ListedGroup(NamedTuple):
 
     @property
     def is_share(self) -> bool:
-        """Return whether its members share partitions, so that it commits no offsets (KIP-932)."""
+        """Return whether the members share partitions; such a group commits no offsets (KIP-932)."""
         return self.group_type == SHARE
 
 
@@ -41,7 +41,8 @@ class GroupMember(NamedTuple):
 
     instance_id: the name of a static member; None for a dynamic one.
     subscription: topics, ascending; None if the member's client does not use Kafka's format.
-    assignment: topics with partitions, ascending; empty until a rebalance has ended; None as `subscription` is.
+    assignment: topics with partitions, ascending; empty until a rebalance has ended; None for the same reason as
+        `subscription`.
     epoch: the epoch of a member of a KIP-848 or share group; None for a classic member, which has a generation instead.
     """
 
@@ -76,7 +77,7 @@ class GroupDescription(NamedTuple):
 
     @property
     def is_share(self) -> bool:
-        """Return whether its members share partitions, so that it commits no offsets (KIP-932)."""
+        """Return whether the members share partitions; such a group commits no offsets (KIP-932)."""
         return self.group_type == SHARE
 
 

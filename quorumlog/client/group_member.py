@@ -30,7 +30,7 @@ from quorumlog.wire.kafka.codec import Api
 REQUEST_TIMEOUT_S: Final = 5.0
 LEAVE_TIMEOUT_S: Final = 2.0
 TOPICS_PAUSE_MIN_S: Final = 0.5
-"""The first pause after a failed look-up of topics, which has already taken its whole time limit."""
+"""The first pause after a failed look-up of topics, which is short because the look-up took its whole time limit."""
 COUNT_TIMEOUT_S: Final = 30.0
 JOIN_MARGIN_S: Final = 5.0
 """The time limit for an answer to JoinGroup or SyncGroup exceeds the rebalance timeout by this much."""
@@ -61,7 +61,7 @@ class Owner(Protocol):
         """Commit and give up partitions, once the user has finished their records."""
 
     def lose(self, partitions: frozenset[TopicPartition]) -> None:
-        """Give up partitions that may belong to others already."""
+        """Give up partitions that may already belong to other members."""
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Begin to read these partitions, in addition to those that were kept."""
@@ -358,7 +358,7 @@ class GroupMember:
             return {}
         try:
             return {**dict.fromkeys(others, 0), **await self._cluster.partition_counts(others, COUNT_TIMEOUT_S)}
-        except ClusterError:  # the next look-up repeats it
+        except ClusterError:  # the next look-up asks again
             return {}
 
     async def _watch_user(self) -> None:

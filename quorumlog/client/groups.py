@@ -1,7 +1,7 @@
 """The groups of a cluster, for administrators: a client of their coordinators.
 
 All calls here can be repeated: a repeated commit stores the same offsets, and a repeated deletion finds nothing left to
-delete.  So `CoordinatorCalls` (`coordinators`) retries them, also at the next coordinator.
+delete.  So `CoordinatorCalls` (`coordinators`) retries them, even at another coordinator.
 
 The client also talks to Apache Kafka from 3.0 on.  Groups of KIP-848 are described as soon as a broker serves
 ConsumerGroupDescribe, and share groups (KIP-932) as soon as it serves ShareGroupDescribe.
@@ -169,7 +169,7 @@ class GroupClient:
         """Delete a group with its offsets.
 
         Raises:
-            ClusterError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, TIMED_OUT.  After TIMED_OUT it may be deleted.
+            ClusterError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, TIMED_OUT.  After TIMED_OUT, the group may be deleted.
         """
         may_be_done = False
 

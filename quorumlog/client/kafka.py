@@ -1,10 +1,10 @@
 """One connection to one broker, speaking the Kafka protocol.
 
 Theory of operation.  Requests are pipelined: each is written immediately, the broker answers in order, and a reply
-belongs to the oldest waiting request.  If its correlation id differs, no later reply can be trusted, and the connection
-is closed.  Every request has a deadline.  A request whose deadline has passed keeps its place in the queue, so that its
-late reply is dropped and the connection stays usable.  The caller decides whether to give up a slow broker (`Cluster`
-closes the connection).
+belongs to the oldest waiting request.  If the reply has another correlation id, no later reply can be trusted, and the
+connection is closed.  Every request has a deadline.  A request whose deadline has passed keeps its place in the queue,
+so that its late reply is dropped and the connection stays usable.  The caller decides whether to give up a slow broker
+(`Cluster` closes the connection).
 
 When a connection fails, all waiting requests fail with a retriable `ClusterError`, and it is not used again.
 """
@@ -258,7 +258,7 @@ class KafkaConnection(Closing):
 
     @contextmanager
     def judged(self) -> Iterator[None]:
-        """Decode a reply in this block: a malformed one closes the connection and becomes a retriable ClusterError."""
+        """Decode a reply in this block; if it is malformed, close the connection and raise a retriable ClusterError."""
         try:
             yield
         except RemoteProtocolError as error:

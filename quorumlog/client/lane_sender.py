@@ -27,7 +27,7 @@ _NOT_APPENDED: Final = (
     ApiError.POLICY_VIOLATION,
     "TOPIC_AUTHORIZATION_FAILED",
 )
-"""Refusals of a batch because of its content or of missing permission.  The next batch uses its sequence number again.
+"""Refusals of a batch because of its content or of missing permission.  The next batch uses the same sequence number.
 After any other refusal, the log may already have this number, or may lack the batches before it."""
 
 
@@ -63,7 +63,7 @@ class LaneSender:
         )
 
     async def run(self, topic: Topic, lane: Lane) -> None:
-        """Deliver the batches of a lane, until its topic is deleted and the lane empty, or until cancelled."""
+        """Deliver the batches of a lane, until its topic is deleted and the lane is empty, or until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             if not lane.queue:

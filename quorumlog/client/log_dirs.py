@@ -23,7 +23,7 @@ Partition = tuple[str, int]
 
 
 class HeldReplica(NamedTuple):
-    """A replica in a directory.  size: in bytes.  lag: the records that it lacks.  is_future: a copy for a move."""
+    """A replica in a directory.  size: in bytes.  lag: the number of missing records.  is_future: a copy for a move."""
 
     topic: str
     partition: int
@@ -60,8 +60,8 @@ class LogDirClient:
 
         wanted: the path of the directory, by partition.
         NONE: the move was requested, but may not have begun.  REPLICA_NOT_AVAILABLE: the broker has no replica of the
-        partition.  UNKNOWN_TOPIC_OR_PARTITION: it knows no such partition.  In the last two cases, the broker remembers
-        the directory for a replica that it gets later.
+        partition.  UNKNOWN_TOPIC_OR_PARTITION: the broker knows no such partition.  In the last two cases, the broker
+        remembers the directory for a replica that it gets later.
         """
         by_path: dict[str, dict[str, list[int]]] = {}
         for (topic, index), path in wanted.items():

@@ -211,7 +211,7 @@ class Leave:
 class Revoke:
     """Give up partitions; `Revoked` is the answer.
 
-    is_lost: others may own them already.  Then nothing is committed, and nothing waits for the user.
+    is_lost: other members may already own them.  Then nothing is committed, and nothing waits for the user.
     """
 
     partitions: Partitions
@@ -410,7 +410,7 @@ class Membership:
         return list(self._subscribers().values())
 
     def _subscribers(self) -> dict[str, Subscription]:
-        """Return each member's subscription.  A malformed one is empty, and does not affect the other members."""
+        """Return each member's subscription.  A malformed one counts as empty."""
         found = {}
         for member_id, member in self._members.items():
             subscription = decode_subscription(member.metadata, self.assignor)

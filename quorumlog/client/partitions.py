@@ -10,8 +10,8 @@ late, other brokers are asked at intervals whether another broker leads now.  If
 and a later answer of the old leader is ignored.
 
 If the topic is unknown, the request is retried for UNKNOWN_TOPIC_TIMEOUT_S only: the topic may just have been created,
-but its name may also be misspelt.  If the deadline comes earlier, the topic counts as missing if it was unknown during
-the last half of the time.
+but its name may also be misspelt.  If the deadline comes earlier, a topic that was unknown during the last half of the
+time counts as missing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Leaders(Protocol):
         """Note that the connection failed, or that its broker is not the leader.  The next call looks the leader up."""
 
     async def has_moved(self, topic: str, index: int, connection: KafkaConnection) -> bool:
-        """Ask other brokers now; return whether they name another leader than the broker of this connection.
+        """Ask other brokers now; return whether they name a leader other than the broker of this connection.
 
         Raises nothing; False if no other broker answers.
         """

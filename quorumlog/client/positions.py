@@ -103,7 +103,7 @@ class Position:
         self.retry_at = 0.0
 
     def add(self, records: memoryview, high_watermark: int, aborted: Iterable[tuple[int, int]] = ()) -> bool:
-        """Add the answer to a fetch at `fetch_offset`; return whether it had records.
+        """Add the answer to a fetch at `fetch_offset`; return whether the answer had records.
 
         aborted: (producer id, first offset) of each aborted transaction, whose records are left out.
         The data may be damaged.  `take` reports this after the user has got the records before the damage.

@@ -9,7 +9,7 @@ After a failure, a batch may or may not be in a log, and its sequence number is 
 aborted.  After the abort, the producer gets its next epoch: leaders then refuse every batch of the old epoch that is
 still in transit, and sequence numbers restart.  No transaction begins before that, because its first batch could have
 the number of an aborted batch, and leaders would drop it as a duplicate.  A fenced producer is refused permanently,
-because another one uses its transactional id.
+because another producer uses its transactional id.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A consumer of records for services: `quorumlog.client.Consumer`.
 
 Theory of operation.  `Fetcher` fetches ahead, `StartingOffsets` decides where to begin, and `GroupMember` shares the
-partitions with the other members of the group.  Each is a task of its own.  `Reading` has the positions, which all of
-them use, and `ConsumerGroup` adds and removes partitions for the membership.  Batches are decoded as a whole, so the
+partitions with the other members of the group.  Each is a task of its own.  `Reading` has the positions, which all
+three use, and `ConsumerGroup` adds and removes partitions for the membership.  Batches are decoded as a whole, so the
 next record of a batch is returned without any other work.
 
 A record that the user got is in progress until the user asks for the next one.  Partitions are revoked only when no
@@ -191,7 +191,8 @@ class Consumer:
     async def close(self, *, commit: bool = True) -> None:
         """Commit if `auto_commit` is on, leave the group, and close all connections.  Takes at most about 15 s.
 
-        commit: treat the records in progress as processed.  False, for use after an error: do not commit them.
+        commit: treat the records in progress as processed.  False, for use after an error: these records are not
+            committed.
         """
         was_open, self._closed = self._closed is None, ClusterError(ApiError.CLIENT_CLOSED, "the consumer was closed")
         try:
@@ -347,7 +348,7 @@ class Consumer:
     async def _watch_partitions(self) -> None:
         while True:
             await asyncio.sleep(self._settings.metadata_age_s)
-            with suppress(ClusterError):  # fetches report it
+            with suppress(ClusterError):  # fetches report the error
                 self._reading.add_topics(await self._subscription.partition_counts())
 
     async def _watch_leaders(self) -> None:
@@ -472,9 +473,9 @@ class Consumer:
             so far.
 
         Raises:
-            ClusterError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION: the member is out of the group, and others may read
-                the partitions; REBALANCE_IN_PROGRESS: retry after the rebalance; TIMED_OUT: any of the offsets may be
-                committed (this also applies after a cancellation); INVALID_REQUEST: there is no group.
+            ClusterError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION: the member is out of the group, and other members may
+                read the partitions; REBALANCE_IN_PROGRESS: retry after the rebalance; TIMED_OUT: any of the offsets may
+                be committed (this also applies after a cancellation); INVALID_REQUEST: there is no group.
         """
         if offsets is None:
             wanted = self.offsets_to_commit()
@@ -507,7 +508,7 @@ class Consumer:
         """Return `group_metadata` and `offsets_to_commit`, for a transaction that covers all records handed out so far.
 
         Raises:
-            ClusterError: INVALID_REQUEST, as `group_metadata`; ILLEGAL_GENERATION, only once: the group has taken
+            ClusterError: INVALID_REQUEST (see `group_metadata`); ILLEGAL_GENERATION, only once: the group has taken
                 partitions of these records, and their next owner reads the records again.
         """
         membership = self.group_metadata()

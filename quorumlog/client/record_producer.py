@@ -6,7 +6,7 @@ at a time (`lane_sender`).  Each batch is encoded as a whole when its turn comes
 has the lanes, and `ProducerBuffer` all batches without an outcome.
 
 The records of a partition keep the order of the calls of `send`.  A record is delivered exactly once, or its delivery
-fails.  If it is certain that the broker refused a batch, the next batch uses its sequence number.  After any other
+fails.  If it is certain that the broker refused a batch, the next batch uses the same sequence number.  After any other
 failure, the partition continues with a new producer id, because the batch may or may not have been appended, or the log
 may lack batches before it.
 
@@ -73,7 +73,7 @@ class Producer:
         acks: "all": a record is acknowledged by the whole ISR.  "leader": by the leader alone.  "none": records are
             only sent; they are not acknowledged, and the producer is not idempotent.
         linger_ms: how long a batch that is not full waits for more records.  Batches also grow while an earlier one
-            of the partition is in flight, so 0 is no slower under load.
+            of the partition is in flight, so 0 is not slower under load.
         compression: the codec of the batches.
         partitioner: chooses the partition of each record that names none.  None: Kafka's murmur2 of the key; records
             without a key go to a random partition with a leader, which changes after 16 KiB.
@@ -84,8 +84,9 @@ class Producer:
         transactional_id: the name of a transactional producer, which `transaction` needs.  A later producer of this id
             fences this one.  Requires acks="all".
         transaction_timeout_s: the coordinator aborts a transaction that is open for longer.
-        staged: a producer of a transaction scope (`ScopeClient.begin`), to which all records belong.  They count only
-            if the end of the scope names its `winner`.  Use each one for one `Producer` only.
+        staged: a producer of a transaction scope (`ScopeClient.begin`), to which all records belong.  These records
+            count only if the end of the scope names the `winner` of this object.  Use the object for one `Producer`
+            only.
         max_block_s: how long `send` may wait for room or for the topic's metadata, and `start` for a broker.
         sources: sources of wall time and randomness, for tests.
 
@@ -354,10 +355,10 @@ class Producer:
 
         Raises:
             ClusterError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID: the consumer is out of its group,
-                or was for some time since it read these records, and other members may process them;
-                INVALID_REQUEST: it commits automatically, or has no group; TIMED_OUT; INVALID_TXN_STATE;
-                PRODUCER_FENCED.  After these errors, except INVALID_REQUEST and INVALID_TXN_STATE, and after a
-                cancellation, the transaction can only be aborted.
+                or was out of it after it read these records, and other members may process them; INVALID_REQUEST: it
+                commits automatically, or has no group; TIMED_OUT; INVALID_TXN_STATE; PRODUCER_FENCED.  After these
+                errors, except INVALID_REQUEST and INVALID_TXN_STATE, and after a cancellation, the transaction can only
+                be aborted.
         """
         transactions = self._of_transactions()
         if transactions.refusal is not None:
@@ -387,7 +388,7 @@ class Producer:
         transactions = self._of_transactions()
         transactions.begin_commit()
         try:
-            with suppress(ClusterError):  # `end` reports it
+            with suppress(ClusterError):  # `end` reports the failure
                 await self.flush()
             if self._buffer.closed is not None:
                 raise self._buffer.closed.again()

@@ -185,7 +185,7 @@ class ScopeClient(Closing):
 
         Raises: ClusterError: INVALID_TXN_STATE: a winner was aborted or replaced, and nothing was changed;
         PRODUCER_FENCED; RESOURCE_NOT_FOUND; INVALID_REQUEST; POLICY_VIOLATION.  After TIMED_OUT, the end may have
-        happened: repeat it.
+        happened: repeat the call.
         """
         if not 0 <= sequence <= _INT64_MAX:
             _refuse(scope.name, f"the sequence is {sequence}, not 0 to {_INT64_MAX}")

@@ -75,7 +75,7 @@ class _Ack(NamedTuple):
 
 
 class RecordLock(NamedTuple):
-    """The lock on a record.  until_s: the loop time, in seconds, by which the broker has certainly released it."""
+    """The lock on a record.  until_s: the loop time, in seconds, by which the lock has certainly ended."""
 
     place: Place
     until_s: float
@@ -143,7 +143,7 @@ class ShareConsumer:
         self._interval_s = 1.0
         self._assigned: frozenset[Place] = frozenset()
         self._names: dict[UUID, str] = {}
-        """Topic names by id, including deleted topics, because records of these may be locked."""
+        """Topic names by id, including deleted topics, because their records may be locked."""
         self._sessions: dict[Address, ShareSession] = {}
         self._records: deque[tuple[ShareSession, ShareRecord]] = deque()
         """The fetched records, each with the session that has locked it."""
@@ -172,7 +172,7 @@ class ShareConsumer:
             self._heart.cancel()
             tasks.append(self._heart)
         sessions = list(self._sessions.values())
-        for session in sessions:  # all of them, before a cancellation can end this call
+        for session in sessions:  # all sessions, before a cancellation can end this call
             self._end(session)  # the broker releases its records
         try:
             if tasks:
@@ -520,8 +520,8 @@ class ShareConsumer:
     async def _send(self, session: ShareSession, acks: list[_Ack]) -> None:
         """Send acknowledgements in one request.  On return, each of them has an outcome.
 
-        The broker applies the acknowledgements of a partition together or not at all.  If it refuses them because the
-        lock on one record is lost, they are sent again in two halves, until only that record is refused.
+        The broker applies the acknowledgements of a partition together or not at all.  If the broker refuses them
+        because the lock on one record is lost, they are sent again in two halves, until only that record is refused.
         """
         offsets: dict[Place, set[int]] = {}
         for ack in acks:
@@ -612,7 +612,7 @@ def _readable(data: memoryview) -> tuple[list[OpenBatch], UnreadableBatchError |
     batches: list[OpenBatch] = []
     try:
         for batch in open_batches(data):
-            batches.append(batch)  # those before the damage are kept
+            batches.append(batch)  # batches before the damage are kept
     except UnreadableBatchError as error:
         return batches, error
     return batches, None
@@ -621,7 +621,8 @@ def _readable(data: memoryview) -> tuple[list[OpenBatch], UnreadableBatchError |
 def _kind_without_record(offset: int, damage: UnreadableBatchError | None) -> int:
     """Return the kind of acknowledgement for an offset without a record.
 
-    Offsets of a damaged batch are rejected.  Offsets after it are released, because the next fetch may read them.
+    Offsets of a damaged batch are rejected.  Offsets after that batch are released, because the next fetch may read
+    them.
     """
     if damage is None or (damage.base_offset is not None and offset < damage.base_offset):
         return _GAP

@@ -145,7 +145,7 @@ class ShareOffsets:
 
 
 def _unless_retriable(refusals: dict[K, ClusterError]) -> dict[K, ClusterError]:
-    """Return the refusals.  Raises: ClusterError: the first retriable one, so that the request is repeated."""
+    """Return the refusals.  Raises: ClusterError: the first retriable refusal, to repeat the request."""
     for error in refusals.values():
         if error.retriable:
             raise error

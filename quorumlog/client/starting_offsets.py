@@ -1,7 +1,7 @@
 """Decides where a consumer begins in a partition: at the group's committed offset, or according to its policy.
 
-If an offset is out of range, it also decides where the consumer continues.  An offset may be below the log start after
-retention or DeleteRecords has deleted records, and above the log end after a truncation.
+If an offset is out of range, this module also decides where the consumer continues.  An offset may be below the log
+start after retention or DeleteRecords has deleted records, and above the log end after a truncation.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class TransactionClient:
 
         Raises:
             ClusterError: PRODUCER_FENCED: another producer has taken the transactional id;
-                INVALID_PRODUCER_ID_MAPPING: likewise, or the producer's scope has ended meanwhile;
+                INVALID_PRODUCER_ID_MAPPING: another producer has taken the id, or the producer's scope has ended;
                 TIMED_OUT: the transaction may be aborted, and some partitions may lack its marker.
         """
         name = found.transactional_id
@@ -221,7 +221,7 @@ class TransactionClient:
                 case KafkaCode.PRODUCER_FENCED | KafkaCode.INVALID_PRODUCER_EPOCH if repeats:
                     return  # fenced by an earlier attempt, whose answer was lost
                 case KafkaCode.INVALID_PRODUCER_ID_MAPPING if repeats and is_of_scope:
-                    return  # likewise, and the id was deleted since, because its transaction was complete
+                    return  # also fenced, and the id was deleted since, because its transaction was complete
                 case code:
                     raise refused(code, self._calls.name_of(name))
 

@@ -1,8 +1,8 @@
 """The transactions that are open in the logs of partitions, and those among them that hang.
 
 A transaction hangs if nothing will end it: it is open in a log, but no coordinator knows it, for example because an
-unclean election lost its marker.  A transaction that is open for much longer than its timeout counts as well, because
-its coordinator should have aborted it.
+unclean election lost its marker.  A transaction that is open for much longer than its timeout also counts as hanging,
+because its coordinator should have aborted it.
 
 Theory of operation.  A leader asks the coordinator before it appends the first record of a transaction (KIP-890), and
 the coordinator drops a transaction only after all its markers are committed.  So if a transaction was open in a log
@@ -231,7 +231,7 @@ async def producers_known(client: TransactionClient, producer_ids: Collection[in
     """Return the coordinators' descriptions of producers, for the producer ids that they know.
 
     Raises:
-        ClusterError: no coordinator answers, or a final refusal of one.
+        ClusterError: no coordinator answers, or a final refusal of a coordinator.
     """
     if not producer_ids:
         return KnownProducers({}, None)
