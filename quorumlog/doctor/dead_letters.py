@@ -37,7 +37,7 @@ def dead_letter_findings(cluster: ObservedCluster) -> Iterator[Finding]:
         what=f"dead letters of {counted(count, 'share partition')} cannot be written; their start offsets do not move",
         cause="; ".join(shown) + more,
         next=f"remove the cause; for a missing topic: kctl topics create {topic} --config "
-        f"errors.deadletterqueue.group.enable=true; for one that does not admit letters: kctl configs set "
+        f"errors.deadletterqueue.group.enable=true; for a topic that does not admit letters: kctl configs set "
         f"errors.deadletterqueue.group.enable=true --topic {topic}; to do without letters: kctl configs unset "
         f"errors.deadletterqueue.topic.name --group {group}",
         nodes=tuple(sorted(node_id for node_id, letters in described if letters.failing_count)),

@@ -48,12 +48,12 @@ ELECTION_LOOK_S = 0.5
 AT_ONCE_MAX = 32
 """Maximum number of requests that are in flight at a time; others wait."""
 HOPS_MAX = 3
-"""Rounds of requests.  The first round asks the given addresses, and each further round the nodes that the previous one
-found.  Nodes that no round reaches are not found."""
+"""Rounds of requests.  The first round asks the given addresses, and each further round the nodes that the previous
+round found.  Nodes that no round reaches are not found."""
 METADATA_NODES_MAX = 3
 """Nodes that are asked for the metadata, one after the other, until one answers."""
 TROUBLED_TOPICS_MAX = 100
-"""Maximum number of troubled topics whose replicas are requested; the causes of others remain unknown."""
+"""Maximum number of troubled topics whose replicas are requested; the causes of other topics remain unknown."""
 
 NOT_A_NODE = "the process at this address is not a quorumlog node"
 CURRENT = -1
@@ -145,7 +145,7 @@ class _Examination:
         return node
 
     def _latest_quorum(self) -> Any:
-        """Return the quorum as the leader describes it; without a leader, as the most advanced node does."""
+        """Return the quorum as the leader describes it; without a leader, as the most advanced node describes it."""
         leader = self.cluster.leader
         if leader is not None:
             return leader.quorum

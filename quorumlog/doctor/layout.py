@@ -66,7 +66,7 @@ class Layout:
         ]  # fmt: skip
 
     def state(self, broker_id: int) -> str:
-        """Return the state of a broker and why it does not answer, as text."""
+        """Return the state of a broker, and the reason if it does not answer, as text."""
         broker = self.brokers.get(broker_id)
         silence = self.observed.silence_of(broker_id)
         if broker is None:

@@ -134,7 +134,7 @@ def _behind(cluster: ObservedCluster) -> Iterator[Finding]:
 
 
 def _wrong_leader(cluster: ObservedCluster, node: ObservedNode) -> str:
-    """Return a text if the node does not know the leader yet; else an empty one.
+    """Return a text if the node does not know the leader yet; else an empty text.
 
     This is normal for some seconds after a failover.
     """

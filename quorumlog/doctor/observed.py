@@ -29,7 +29,7 @@ class ObservedNode:
     silence: str | None = None
     """The reason why the node does not answer; then the fields below are empty.  None if it answers."""
     hangs: bool = False
-    """Whether it accepts connections, but does not answer."""
+    """Whether the node accepts connections, but does not answer."""
     quorum: quorum_pb2.DescribeQuorumReply | None = None
     """DescribeQuorumReply: the quorum as this node sees it."""
     described: node_pb2.DescribeNodeReply | None = None
@@ -38,7 +38,7 @@ class ObservedNode:
     """How far the node's wall clock is ahead of the examiner's; negative if it is behind."""
     strays: list[node_pb2.Stray] = field(default_factory=list)
     replicas: dict[Key, node_pb2.ReplicaDescription] = field(default_factory=dict)
-    """Its replicas of topics with a problem (`troubled_topics`)."""
+    """The node's replicas of topics with a problem (`troubled_topics`)."""
     replicas_later: dict[Key, node_pb2.ReplicaDescription] = field(default_factory=dict)
 
     @property
@@ -81,7 +81,7 @@ class ObservedCluster:
     addresses: list[str]
     nodes: list[ObservedNode] = field(default_factory=list)
     quorum: quorum_pb2.DescribeQuorumReply | None = None
-    """DescribeQuorumReply: the leader's, or without a leader the latest one; None if no node answers."""
+    """DescribeQuorumReply: the leader's, or without a leader the latest reply; None if no node answers."""
     metadata: node_pb2.DescribeMetadataReply | None = None
     metadata_problem: str = ""
     """The reason why `metadata` is None."""
@@ -94,9 +94,9 @@ class ObservedCluster:
     """For brokers whose control address no node knows: why the client port refuses connections; None if it accepts
     them."""
     groups: ObservedGroups | None = None
-    """The consumer groups; None if none was ever used, or no broker could be asked."""
+    """The consumer groups; None if no group was ever used, or no broker could be asked."""
     transactions: ObservedTransactions | None = None
-    """The transactions in the logs; None if none was ever begun, or no broker could be asked."""
+    """The transactions in the logs; None if no transaction was ever begun, or no broker could be asked."""
     doubles: dict[int, list[str]] = field(default_factory=dict)
     """Addresses of nodes that claim the same id with different disks, by id."""
 
@@ -185,8 +185,8 @@ class ObservedCluster:
     def silence_of(self, node_id: int) -> str | None:
         """Return the reason why a node does not answer, and the end that it reported.
 
-        None: it answers, or its address is not known.  Only a leader knows the control addresses of brokers; without
-        one the client port of the broker is the evidence.
+        None: it answers, or its address is not known.  Only a leader knows the control addresses of brokers; without a
+        leader, the client port of the broker is the evidence.
         """
         node = self.node(node_id)
         silence = self.client_ports.get(node_id) if node is None else node.silence

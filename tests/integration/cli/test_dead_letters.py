@@ -117,7 +117,7 @@ async def test_each_cause_of_failing_letters_is_removed(tmp_path: Path) -> None:
         refuse = ("configs", "set", "errors.deadletterqueue.group.enable=false", "--topic", LETTERS)
         causes = [
             (None, "for a missing topic: ", "does not exist"),
-            (refuse, "for one that does not admit letters: ", "errors.deadletterqueue.group.enable"),
+            (refuse, "for a topic that does not admit letters: ", "errors.deadletterqueue.group.enable"),
             (refuse, "to do without letters: ", "errors.deadletterqueue.group.enable"),
         ]
         for number, (cause, word, text) in enumerate(causes):
