@@ -6,7 +6,7 @@ from random import Random
 
 
 class Backoff:
-    """The pauses of one series of retries, in seconds: each is twice as long as the one before, up to `max_s`.
+    """The pauses of one series of retries, in seconds: each is twice as long as the previous pause, up to `max_s`.
 
     random: draws each pause between half of its length and its full length, so that clients that fail at the same
     moment do not retry together.  None: every pause has its full length.

@@ -1,8 +1,8 @@
-"""Time and randomness: the only place in the product that gets either from the system.
+"""Time and randomness: the only place in the product that reads them from the system.
 
 Intervals and deadlines are measured on the running loop's clock (`now_ms`), which never jumps.  Wall time for people,
 randomness and new uuids come from a `Sources` object that the process's entry point passes down.  The simulator passes
-a seeded one, so that every run of a seed is the same.
+a seeded object, so that every run of a seed is the same.
 """
 
 from __future__ import annotations

@@ -407,7 +407,8 @@ class KafkaListener:
 class NodeConfig:
     """The configuration of one process.  It may differ from node to node; durations are in milliseconds.
 
-    bootstrap: control addresses of the cluster (`--join` or `--controllers`); empty when founding one.
+    bootstrap: control addresses of the cluster (`--join` or `--controllers`); empty for a process that founds a
+        cluster.
     control_advertise: None for the address that was bound (never a wildcard).
     Without standalone, initial_voters and bootstrap, a quorum node must have been formatted and know its cluster.
     settings: every key with its value and source, in the order of `KEYS`.
@@ -587,7 +588,7 @@ def load(role: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -
 
 
 def gather(role: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Settings, NodeConfig | None]:
-    """Like `load`, but return problems as `settings.problems` instead of raising them.
+    """Load as `load` does, but return problems as `settings.problems` instead of raising them.
 
     The settings contain every value that is readable.  If there are problems, the config is None.
     """

@@ -81,7 +81,7 @@ class Disk(Protocol):
         """Return the file at `path`; the same object for as long as it is open.
 
         Raises:
-            FileNotFoundError: it does not exist and `create` is false.
+            FileNotFoundError: the file does not exist, and `create` is false.
         """
         ...
 

@@ -20,7 +20,8 @@ names (the limit was measured).  Both use duplicated descriptors in threads (`ru
 file meanwhile.  `syncfs` reports errors through the descriptor of the directory, which is open from the start.  Linux
 before 5.8 and some file systems do not report errors at all (`syncs.FULLY_SYNCED`), and `syncfs` does not reach a
 folder on which another file system is mounted.  In these cases each file is synced on its own.  Each directory has its
-own threads, so one that hangs does not delay the others.  Facts and copies use threads of the directory for the same
+own threads, so a directory that hangs does not delay the others.  Facts and copies use threads of the directory for the
+same
 reason: in the loop's executor, directories that hang could occupy all threads, and the work of the others would count
 as stalled.
 
@@ -313,7 +314,7 @@ class FileDisk:
             end = start + SYNC_JOBS_MAX
             try:
                 for file in dirty[start:end]:
-                    if not file.is_closed:  # it was deleted or replaced while others were synced
+                    if not file.is_closed:  # the file was deleted or replaced while others were synced
                         jobs.append(SyncJob(Sync.DATA, self._duplicate(file)))
                         self._set_dirty(file, False)  # not earlier: files with unflushed bytes are closed last
                 for folder in folders[max(0, start - len(dirty)) : max(0, end - len(dirty))]:

@@ -72,7 +72,7 @@ RECONNECT_S = 0.3
 """Time to wait for a peer that was unreachable before."""
 
 SERVER_CALLS_MAX = 16_384
-"""Maximum number of calls in progress on one server; further ones are refused with RESOURCE_EXHAUSTED."""
+"""Maximum number of calls in progress on one server; further calls are refused with RESOURCE_EXHAUSTED."""
 
 
 def _sizes(limits: MessageLimits) -> _Options:

@@ -25,8 +25,8 @@ from quorumlog.runtime.logging import get_logger
 logger = get_logger("http")
 
 CONNECTIONS_MAX = 64
-"""Maximum number of connections.  A further one replaces the connection that has been idle for the longest time, or if
-none is idle, the one that has been reading its answer for the longest time."""
+"""Maximum number of connections.  A further connection replaces the connection that has been idle for the longest time.
+If no connection is idle, it replaces the connection that has been reading its answer for the longest time."""
 HEAD_MAX_BYTES = 16 * 1024
 QUERY_FIELDS_MAX = 16
 REQUEST_TIMEOUT_S = 10.0

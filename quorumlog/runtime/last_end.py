@@ -3,8 +3,8 @@
 The disk that ends a process may be full or failing, so nothing can be allocated or opened at the end.  Therefore
 `begin` writes a small file of full size in each directory and keeps it open; `write` overwrites the same bytes in
 place.  Until then the file contains `running`: a process that reads this knows that its predecessor was killed, or that
-the machine lost power.  The file is information for people.  If it is missing or damaged, or cannot be read or written,
-that is not an error.
+the machine lost power.  The file is information for people.  A file that is missing or damaged, or cannot be read or
+written, is not an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RUNNING, STOPPED, FAILED = "running", "stopped", "failed"
 
 
 class End(NamedTuple):
-    """The end of a process, or that it runs.  at_ms: wall time of the end, or of the start."""
+    """The end of a process, or the fact that it runs.  at_ms: wall time of the end, or of the start."""
 
     state: str
     at_ms: int

@@ -131,7 +131,7 @@ def _escape(character: str) -> str:
 
 
 def render_text(_logger: Any, _method: str, event: _EventDict) -> str:
-    """Return `TIME LEVEL event key=value …`, then the traceback.  Its lines are marked, so none looks like an event."""
+    """Return `TIME LEVEL event key=value …`, then the traceback, with marked lines that do not look like events."""
     traceback = event.pop("exception", None)
     head = [str(event.pop("ts", "")), str(event.pop("level", "")).upper(), _word(event.pop("event", ""))]
     line = " ".join(part for part in head if part)

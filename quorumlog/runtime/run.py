@@ -8,8 +8,8 @@ threads that are in a system call at the end, for example on a disk that hangs.
 An AssertionError in a callback of the loop is a broken invariant that no task can raise.  It cancels the body, and is
 the cause with which the process ends.  Any other exception in a callback is only logged.
 
-`serve` first raises the limit of open files as far as the system permits (`raise_descriptor_limit`), because the
-limits of connections and of open segments are shares of it.
+`serve` first raises the limit of open files as far as the system permits (`raise_descriptor_limit`), because the limits
+of connections and of open segments are shares of this limit.
 
 Exit status: 0 asked to stop · 1 failed, a restart may help · 2 configuration, data directory or port · 7 disk or
 corruption.

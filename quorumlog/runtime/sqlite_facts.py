@@ -136,7 +136,7 @@ class SqliteFacts:
         return facts
 
     async def commit(self, changes: dict[str, bytes | None]) -> None:
-        """See `Facts.commit`.  After a cancellation the transaction continues, and later ones wait for it."""
+        """See `Facts.commit`.  After a cancellation, the transaction continues, and later transactions wait for it."""
         if self._failure is not None:
             raise self._failure
         if not changes:
@@ -192,8 +192,8 @@ class SqliteFacts:
     def close(self, *, leave_files: bool = False) -> bool:
         """Close the file; return whether it was closed.
 
-        After a failed commit, while one hangs, or with `leave_files` (the disk is known to fail), return False: no file
-        is changed any more, and the connection stays open until the process ends.
+        After a failed commit, while a commit hangs, or with `leave_files` (the disk is known to fail), return False: no
+        file is changed any more, and the connection stays open until the process ends.
         """
         self._is_closed = True
         if not leave_files and self._connection_lock.acquire(timeout=CLOSE_WAIT_S):

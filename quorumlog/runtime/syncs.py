@@ -30,8 +30,8 @@ HAS_SYNC_SYSTEM = bool(_sync_threads.HAS_SYNC_SYSTEM) and reports_lost_writes(os
 FULLY_SYNCED = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "tmpfs", "xfs", "zfs"})
 """The types of file systems whose `syncfs` makes everything durable and reports lost writes.
 
-Elsewhere it may succeed without effect: FUSE does not pass it on to the program that stores the data, network file
-systems need not ask their server, and overlay does not report the lost writes of the layer below.
+On other types, `syncfs` may succeed without effect: FUSE does not pass it on to the program that stores the data,
+network file systems need not ask their server, and overlay does not report the lost writes of the layer below.
 """
 
 
@@ -85,8 +85,8 @@ class Syncs(Protocol):
     async def run(self, jobs: Sequence[SyncJob]) -> None:
         """Run all jobs, even if one fails, and close their descriptors.
 
-        A cancellation does not stop the jobs.  If a job fails after it, every later call fails: the system reports a
-        lost write only once, so a later sync would succeed.
+        A cancellation does not stop the jobs.  If a job fails after the cancellation, every later call fails: the
+        system reports a lost write only once, so a later sync would succeed.
 
         Raises:
             OSError: the first failure.

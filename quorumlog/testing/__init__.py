@@ -67,7 +67,7 @@ def standalone(start_timeout_s: float = START_TIMEOUT_S) -> Iterator[Broker]:
 
 
 def _start(folder: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start the guard of a new broker.  It holds the lock of the folder, which this process has acquired for it."""
+    """Start the guard of a new broker.  The guard holds the lock of the folder, acquired by this process."""
     command = [sys.executable, "-P", "-m", "quorumlog.testing.guard", folder]
     command += [sys.executable, "-P", "-m", "broker.cli", "run", "--standalone", "--data-dir", f"{folder}/data"]
     command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http", "off"]
@@ -121,7 +121,7 @@ def _stop(guard: subprocess.Popen[bytes]) -> None:
     assert guard.stdout is not None
     guard.stdin.close()
     try:
-        guard.wait(2 * STOP_TIMEOUT_S)  # it waits for the broker, and then kills it
+        guard.wait(2 * STOP_TIMEOUT_S)  # the guard waits for the broker, and then kills it
     except subprocess.TimeoutExpired:
         guard.kill()
         guard.wait()

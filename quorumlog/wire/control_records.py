@@ -27,7 +27,7 @@ _COMMIT: Final = 1
 _KEY: Final = struct.Struct(">hh")
 _VALUE: Final = struct.Struct(">hi")
 _ATTRIBUTES_AND_DELTAS: Final = 3
-"""Bytes of a record's attributes, timestamp delta and offset delta, which are 0 in a marker as it is written."""
+"""Number of bytes of a record's attributes, timestamp delta and offset delta.  All are 0 in a new marker."""
 
 
 class EndTxnMarker(NamedTuple):

@@ -72,8 +72,8 @@ ANY_TIME: Final = TimestampRange()
 class Framing(NamedTuple):
     """The properties of a valid batch.
 
-    max_timestamp: the newest timestamp of its records, -1 when none has one.
-    first_null_key: index of the first record without a key; -1 when each has one.
+    max_timestamp: the newest timestamp of its records, -1 if no record has a timestamp.
+    first_null_key: index of the first record without a key; -1 if every record has a key.
     """
 
     max_timestamp: int

@@ -1,11 +1,11 @@
 """The names of transaction scopes, and the transactional ids of their producers.  Imports nothing.
 
 The producer of `attempt` in `scope` has the transactional id `__scope/SCOPE/ATTEMPT`.  Ids with this prefix are
-reserved: an ordinary InitProducerId with one is refused, so no other id is treated as an id of a scope, even if it has
+reserved: an ordinary InitProducerId refuses them, so no other id is treated as an id of a scope, even if it has
 slashes.  An attempt has no slash, so the last slash ends the scope, which may have slashes of its own.
 
 The coordinator of a scope coordinates all its producers.  So an id with the prefix is placed by its scope alone, and
-all others by the whole id.  `coordinator_key` is the id to look up (FindCoordinator) before a producer exists.
+every other id by its whole text.  `coordinator_key` is the id to look up (FindCoordinator) before a producer exists.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def decode(
 
 
 def decode_request(header: RequestHeader, frame: memoryview) -> Any:
-    """Decode a client's request.  Bytes after its end are ignored: librdkafka sends three when it lists all topics."""
+    """Decode a client's request.  Bytes after its end are ignored: librdkafka sends three when it lists topics."""
     schema = request_schema(header.api_key, header.api_version)
     return decode(schema, frame, header.body, elements_max=REQUEST_ELEMENTS_MAX, whole=False)
 

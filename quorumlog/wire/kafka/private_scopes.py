@@ -154,7 +154,7 @@ class ScopeWinner:
 class EndScopeRequest:
     """Commit the winners, abort all other producers of the scope, and store the sequence, in one decision.
 
-    sequence: not negative.  If it is not greater than the stored one, nothing changes, and the answer is success.
+    sequence: not negative.  If it is not greater than the stored sequence, nothing changes, and the answer is success.
     """
 
     __type__: ClassVar = EntityType.request
@@ -226,7 +226,7 @@ class DescribeScopesRequest:
 class DescribedProducer:
     """A producer that is not complete.
 
-    started: the wall-clock time in ms at which its first partition was added; -1 if none was.
+    started: the wall-clock time in ms at which its first partition was added; -1 if no partition was added.
     partitions: the number of partitions in its transaction.
     """
 
