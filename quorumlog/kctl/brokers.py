@@ -50,7 +50,8 @@ async def specific_refusal(
 ) -> ClusterError:
     """Return `refusal` with an error code that distinguishes an unregistered broker from one that is down.
 
-    The controller refuses an assignment to either with INVALID_REPLICA_ASSIGNMENT.  wanted: the assigned brokers.
+    The controller refuses an assignment to either broker with INVALID_REPLICA_ASSIGNMENT.  wanted: the assigned
+    brokers.
     """
     if refusal.code != ApiError.INVALID_REPLICA_ASSIGNMENT:
         return refusal
@@ -229,7 +230,7 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
             request = node_pb2.PurgeStraysRequest(dry_run=dry_run)
             return await client.ask_node(nodes[broker], rpcs.PURGE_STRAYS, request, context.left_s)
 
-        # Ask all brokers at once: one that hangs uses up the time, and the others must not wait for it.
+        # Ask all brokers at once: a broker that hangs uses up the time, and the others must not wait for it.
         for broker, answer in zip(wanted, await asyncio.gather(*map(ask, wanted), return_exceptions=True), strict=True):
             if isinstance(answer, ClusterError):
                 context.output.message(f"broker {broker}: {answer.message}")

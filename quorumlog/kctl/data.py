@@ -174,7 +174,7 @@ async def produce(
 
 
 class MalformedLineError(ClusterError):
-    """A line of the input is not a valid record; the lines before it were written, and none after it."""
+    """A line of the input is not a valid record; all earlier lines were written, but no later line."""
 
     def __init__(self, number: int, problem: str) -> None:
         super().__init__(
@@ -432,7 +432,7 @@ async def _read(
 ) -> None:
     """Put the records of one partition below `end` into the queue, then None.  end: None means to read without end.
 
-    The error of an unreadable batch passes through the queue after the records before it, so that these are printed.
+    The error of an unreadable batch passes through the queue after all earlier records, so that these are printed.
     """
     from quorumlog.client.records import OFFSET_MAX, UnreadableBatchError, decode_batches, end_offset
 
@@ -455,7 +455,10 @@ async def _read(
 
 
 def _after_unreadable(error: UnreadableBatchError, topic: str, index: int) -> str:
-    """Return the command that continues after the batch, or one that explains the partition if its end is unknown."""
+    """Return the command that continues after the batch.
+
+    If the end of the batch is unknown, return a command that explains the partition.
+    """
     if error.end_offset is None:
         return f"kctl explain {topic}-{index}"
     return f"kctl consume {topic} --partition {index} --from {error.end_offset}"

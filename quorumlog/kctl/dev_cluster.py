@@ -137,7 +137,7 @@ def load(directory: Path) -> DevCluster | None:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(
-            f"{path} cannot be read: {error!r}", next_step="give another --dir, or check this one"
+            f"{path} cannot be read: {error!r}", next_step="give another --dir, or check this folder"
         ) from error
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SHOWN_MAX = 5
 _REMEMBERED = (KafkaCode.REPLICA_NOT_AVAILABLE, KafkaCode.UNKNOWN_TOPIC_OR_PARTITION)
 """Answers about a replica that the broker does not host yet.  The broker remembers the directory nevertheless.  The
-second code means that it has not learned of the topic yet."""
+second code means that the broker has not learned of the topic yet."""
 
 Wanted = Mapping[int, Mapping[Key, str]]
 """The path of the directory in which each replica should be, by broker and partition."""

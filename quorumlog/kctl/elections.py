@@ -39,7 +39,7 @@ async def elect_leaders(
     dry_run: bool,
     wait: bool,
 ) -> None:
-    """Elect leaders: the preferred ones, or unclean ones.
+    """Elect preferred leaders, or unclean leaders.
 
     A partition that needs no election counts as a success.  --unclean discards acknowledged records that only
     unavailable replicas hold; `kctl explain` still shows which replicas were in sync.

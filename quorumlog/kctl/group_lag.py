@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 2.0
 SAMPLE_S = 5.0
-"""The least time limit of each sample after the first one, with --follow.  When it has passed, the error is shown, and
-the next sample begins."""
+"""The least time limit of each sample after the first one, with --follow.  When this time has passed, the error is
+shown, and the next sample begins."""
 
 _COLUMNS = ("topic", "partition", "committed_offset", "log_end_offset", "lag", "member_id", "client_id", "host")
 _SHARE_COLUMNS = ("topic", "partition", "start_offset", "log_end_offset", "lag")

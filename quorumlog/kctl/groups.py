@@ -158,7 +158,7 @@ async def delete(context: Context, group_ids: tuple[str, ...], if_exists: bool, 
             async with free:
                 return await _deleted(context, client, each, dry_run)
 
-        # Ask all coordinators at once: one that hangs uses up the time, and the others must not wait for it.
+        # Ask all coordinators at once: a coordinator that hangs uses up the time, and the others must not wait for it.
         outcomes = await asyncio.gather(*map(deleted, wanted))
     results = dict(zip(wanted, outcomes, strict=True))
     failures = [

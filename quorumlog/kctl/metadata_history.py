@@ -66,7 +66,7 @@ class History:
     async def read(self, offset: int, *, wait: bool) -> Any:
         """Return batches, beginning with the batch that contains `offset`.
 
-        wait: if there are none yet, let the node wait for up to POLL_MS before it answers.
+        wait: if there are no batches yet, let the node wait for up to POLL_MS before it answers.
 
         Raises:
             ClusterError: as `describe`.

@@ -13,7 +13,7 @@ import click
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _DIGITS_MAX = 19
-"""No number of kctl has more digits; longer ones are refused before Python refuses to convert them."""
+"""Maximum number of digits.  Longer numbers are refused here, before Python refuses to convert them."""
 
 
 def whole(text: str) -> int:

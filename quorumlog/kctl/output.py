@@ -63,7 +63,7 @@ def has_colours() -> bool:
 
 def duration_text(duration_ms: int) -> str:
     """Return a duration in its two largest units: `12 ms`, `3.4 s`, `5 min 2 s`, `3 d 4 h`."""
-    if duration_ms < 0:  # clocks differ, or one was set back
+    if duration_ms < 0:  # clocks differ, or a clock was set back
         return f"-{duration_text(-duration_ms)}"
     if duration_ms < 1000:
         return f"{duration_ms} ms"

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class Reads:
     """Answers all reads of a command from the same kind of source.
 
-    The first read waits a moment for an active controller.  If none confirms it, later reads do not wait again.
+    The first read waits a moment for an active controller.  If no controller confirms it, later reads do not wait
+    again.
 
     unconfirmed: whether an answer came without an active controller's confirmation.  offset: the lowest offset of the
     metadata log at which an answer is valid; None before the first answer.

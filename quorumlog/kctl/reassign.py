@@ -318,7 +318,7 @@ async def start(
 async def _place(
     client: ControllerClient, context: Context, moves: Sequence[Move], dry_run: bool, replace: bool
 ) -> list[dict[str, Any]]:
-    """Request the directories that a plan names, and return the JSON of each replica that has one.
+    """Request the directories that a plan names, and return the JSON of each replica with a planned directory.
 
     This happens before the reassignment, so that new replicas are created in their directories.  Nothing is requested
     if a directory does not exist or is offline, or if the controller would refuse the reassignment.
@@ -624,7 +624,7 @@ async def _actual(client: Caller, context: Context, topics: Iterable[str]) -> di
 def _verified(move: Move, found: Any, exact: bool) -> dict[str, Any]:
     """Compare a partition with its plan.
 
-    exact: the replicas must be the same in the same order; otherwise each one must be on a broker of the plan.
+    exact: the replicas must be the same in the same order; otherwise each replica must be on a broker of the plan.
     """
     if found is None:
         state, replicas, target = "missing", [], ()

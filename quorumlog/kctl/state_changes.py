@@ -1,9 +1,9 @@
 """kctl state-changes: each metadata change, with the times at which the brokers received and applied it.
 
 The changes come from the metadata log of any node.  Each broker is asked for its own times, which only that broker
-knows.  A broker keeps them only for its latest batches since its start.  The output shows which brokers do not answer
-in time.  Every time is by the clock of its own node.  So the duration between receiving and applying depends on one
-clock, but a delay since the controller's record depends on two.
+knows.  A broker keeps its times only for its latest batches since its start.  The output shows which brokers do not
+answer in time.  Every time is by the clock of its own node.  So the duration between receiving and applying depends on
+one clock, but a delay since the controller's record depends on two.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ Times = dict[int, list[Applied]]
 
 
 class Brokers:
-    """Asks brokers when they received and applied batches."""
+    """Asks brokers for the times at which they received and applied batches."""
 
     def __init__(self, client: ControllerClient, timeout_s: float) -> None:
         self._client = client

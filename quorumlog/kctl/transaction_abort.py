@@ -169,7 +169,7 @@ async def _open_at(context: Context, cluster: Cluster, key: tuple[str, int], sta
         if each.start_offset == start_offset:
             return each
     offsets = ", ".join(str(each.start_offset) for each in found[:5])
-    others = f"; those that are open there begin at {offsets}" if found else ""
+    others = f"; the open transactions there begin at {offsets}" if found else ""
     text = f"no open transaction of {key[0]}-{key[1]} begins at offset {start_offset}{others}"
     raise ClusterError(ApiError.TRANSACTION_NOT_FOUND, text, f"kctl transactions find-hanging --topic {key[0]}")
 
