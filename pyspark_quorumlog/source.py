@@ -239,7 +239,7 @@ class Written(WriterCommitMessage):
 class Writer(DataSourceArrowWriter):
     """Appends rows.
 
-    They become visible together when Spark commits the write; with `atomic=false`, each row is visible at once.
+    The rows become visible together when Spark commits the write; with `atomic=false`, each row is visible at once.
 
     Spark creates this object in the driver, once for each write, pickles it for the tasks, and commits the write with
     the original.

@@ -1,7 +1,7 @@
 """Planning of a stream: the offsets at which its micro-batches end.
 
 Theory of operation.  Spark asks for the end of the next batch, logs it in its checkpoint, and asks for the tasks from
-the last end to this one.  After a restart, it asks for the tasks of a logged batch again, but not for the end.  If the
+the last end to this end.  After a restart, it asks for the tasks of a logged batch again, but not for the end.  If the
 start offsets of a batch lack a partition, the partition is read from the start of its log.
 
 `StreamPlanner` is pure: the ends and starts of the logs, and the time, are given.  It has these special cases:
@@ -15,7 +15,7 @@ start offsets of a batch lack a partition, the partition is read from the start 
   partition, because a broker does not know it yet.
 - **A log that ends below the start** lost its records, or its topic was created again.  If the query permits losses,
   one empty batch moves the position back to the start of the log.  The same applies to a topic that was created again
-  and already grew beyond the position, as long as the caller knows of it.
+  and already grew beyond the position, as long as the caller knows of the new topic.
 - **A partition that does not exist any more** is removed from the offsets one batch after the planner has noticed this.
   If the partition is created again, it counts as new.
 - **A partition that exists, but is not part of the query any more,** keeps its position and is not read.
@@ -87,7 +87,8 @@ class StreamPlanner:
         self._holds_single_batch = False
         self._pinned: Offsets | None = None
         self._missing: frozenset[Partition] = frozenset()
-        """Partitions that did not exist at the last call.  The next end drops each one that still does not exist."""
+        """Partitions that did not exist at the last call.  The next end drops each partition that still does not
+        exist."""
         self._ended_at_s: float | None = None
         """The time at which the last batch with records ended; None before the first such batch."""
 
@@ -142,7 +143,7 @@ class StreamPlanner:
 
         Args:
             ends: the log ends of all partitions that the query reads.
-            starts: the log starts of at least `needs_start`.
+            starts: the log starts of at least the partitions in `needs_start`.
             offsets_max: maximum for this batch; every partition with records advances by at least 1.  None if this is
             the only batch of its query: no limit applies.
             left: partitions that exist, but are not part of the query any more.

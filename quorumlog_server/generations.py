@@ -28,7 +28,7 @@ logger = get_logger("quorum")
 async def through_generations(
     directory: str, knows_a_way: bool, run: Callable[[OutlivedError | None], Awaitable[None]]
 ) -> None:
-    """Run a node with this quorum directory, and after each rebuild of the quorum, run it again with an empty one.
+    """Run a node with this quorum directory, and again with an empty one after each rebuild of the quorum.
 
     run: runs the node.  Its argument describes the directory that was just set aside; None at first.
     knows_a_way: whether the configuration names nodes of the cluster, so that an empty node finds it.
