@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Option(NamedTuple):
-    """names: alternatives that exclude each other, or settings that are explained together.
+    """One row of a table.  names: alternatives that exclude each other, or settings that are explained together.
 
     value: the meaning, as Markdown.  defaults: by name, as a user would write them; other names have no default.
     shown: the default in words, if `defaults` does not show it.

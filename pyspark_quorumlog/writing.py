@@ -58,7 +58,7 @@ def spread(asked_ms: int, arrived_ms: int, count: int) -> Int64s:
 
 
 class Outcome(NamedTuple):
-    """record_count: the number of rows that were written and acknowledged.  staged: their transaction."""
+    """The result of a task.  record_count: the number of acknowledged rows.  staged: their transaction."""
 
     record_count: int
     staged: Staged = Staged()
@@ -310,7 +310,7 @@ class _Write:
     async def _know(self, topics: list[str] | tuple[str, ...]) -> None:
         """Look up the number of partitions of new topics.
 
-        A broker whose metadata is behind does not know a topic that was just created, so the brokers are asked for
+        A broker whose metadata is behind does not know a topic that was just created.  So the brokers are asked for
         UNKNOWN_TOPIC_TIMEOUT_S before a topic counts as missing.
         """
         new = [topic for topic in topics if topic not in self._partition_counts]

@@ -11,7 +11,7 @@ takes the place of another disk either: only an operator can know that a disk is
 
 `quorum.leave.on.shutdown`: a voter that is stopped first asks to be removed.  The controller refuses if no other voters
 would remain or if no majority of them is live; then the node stops as a voter.  LEAVING is durable before the request
-is sent, so the node may join again regardless of the outcome, unless an operator removed it first.
+is sent.  So the node may join again regardless of the outcome, unless an operator removed it first.
 """
 
 from __future__ import annotations

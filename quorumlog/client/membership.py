@@ -7,8 +7,8 @@ rebalances.
     idle -> joining -> [counting, if leader] -> syncing -> stable -> (revoking ->) joining -> …
 
 With eager assignors, a member gives up all its partitions before it joins.  With cooperative assignors, it keeps them,
-revokes those that the new assignment lacks, and joins once more so that these can be assigned (KIP-429).  If any
-configured assignor is eager, all rebalances are eager, as in Kafka.
+and revokes only those that the new assignment lacks.  Then it joins once more, so that these can be assigned (KIP-429).
+If any configured assignor is eager, all rebalances are eager, as in Kafka.
 
 `Revoke` is the only effect that waits for the user.  It ends with `Revoked`.  Heartbeats continue meanwhile, so the
 member is not expelled because of slow user code.  The member leaves only if the user takes no records for

@@ -520,8 +520,9 @@ class ShareConsumer:
     async def _send(self, session: ShareSession, acks: list[_Ack]) -> None:
         """Send acknowledgements in one request.  On return, each of them has an outcome.
 
-        The broker applies the acknowledgements of a partition together or not at all.  If the broker refuses them
-        because the lock on one record is lost, they are sent again in two halves, until only that record is refused.
+        The broker applies the acknowledgements of a partition together or not at all.  If the lock on one record is
+        lost, the broker refuses all of them.  Then they are sent again in two halves, until only that record is
+        refused.
         """
         offsets: dict[Place, set[int]] = {}
         for ack in acks:

@@ -1,8 +1,8 @@
 """Examines a cluster: asks every node that can be found, concurrently, each with a short time limit.
 
-The examination starts at the addresses that the user gave and continues with the nodes that the answering nodes know,
-so the address of one running node is enough.  The metadata comes from the leader; without a leader, it comes from the
-node that has applied the most records.
+The examination starts at the addresses that the user gave, and continues with the nodes that the answers name.  So the
+address of one running node is enough.  The metadata comes from the leader; without a leader, it comes from the node
+that has applied the most records.
 
 Some states may only be temporary: an election, a node that applies records, a replica that is being copied.  They are
 examined again a moment later, so that a conclusion can distinguish progress from a standstill.

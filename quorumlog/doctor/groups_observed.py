@@ -32,7 +32,9 @@ LAGS_MAX = 500
 
 @dataclass(slots=True)
 class ObservedGroups:
-    """problem: the reason why all or some groups are unknown; empty if all are known.
+    """The consumer groups of a cluster.
+
+    problem: the reason why all or some groups are unknown; empty if all are known.
 
     explained: the explanations, by name of the group.
     lags: the samples of each group whose lag grew in every sample, by name of the group.

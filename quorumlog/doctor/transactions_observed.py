@@ -19,7 +19,9 @@ PARTITIONS_MAX = 20_000
 
 @dataclass(slots=True)
 class ObservedTransactions:
-    """problem: the reason why all or some transactions are unknown; empty if all are known.
+    """The transactions of a cluster.
+
+    problem: the reason why all or some transactions are unknown; empty if all are known.
 
     now_ms: the time of the observation, in ms since the epoch.
     """

@@ -83,8 +83,8 @@ async def _tail(
 ) -> None:
     """Print records.
 
-    begin: for the first requests, which must end within the command's time, so that their error is reported.  history:
-    for all later requests, each of which may take as long as the whole command.
+    begin: sends the first requests, which must end within the command's time, so that their error is reported.
+        history: sends all later requests, each of which may take as long as the whole command.
     """
     from quorumlog.kctl.metadata_records import Names, lines
 

@@ -17,7 +17,7 @@ SAMPLE_S = 10.0
 
 
 class Space(NamedTuple):
-    """free_bytes: available to this process, on the file system of `path`."""
+    """The space on the file system of `path`.  free_bytes: available to this process."""
 
     path: str
     free_bytes: int

@@ -192,8 +192,8 @@ class SqliteFacts:
     def close(self, *, leave_files: bool = False) -> bool:
         """Close the file; return whether it was closed.
 
-        After a failed commit, while a commit hangs, or with `leave_files` (the disk is known to fail), return False: no
-        file is changed any more, and the connection stays open until the process ends.
+        Return False after a failed commit, while a commit hangs, or with `leave_files` (the disk is known to fail).
+        Then no file is changed any more, and the connection stays open until the process ends.
         """
         self._is_closed = True
         if not leave_files and self._connection_lock.acquire(timeout=CLOSE_WAIT_S):

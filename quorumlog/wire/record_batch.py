@@ -2,7 +2,7 @@
 
 Theory of operation.  A batch is a 61-byte header and a body of records, perhaps compressed.  These checks never open
 the body.  They check that the header is consistent, that its length matches the received bytes, and that the checksum
-is correct.  The cost of a batch therefore does not depend on its number of records, no allocation depends on a number
+is correct.  Therefore the cost of a batch does not depend on its number of records.  No allocation depends on a number
 that a client sent, and the stored bytes are those that the client compressed.
 
     position  size  field

@@ -1,6 +1,6 @@
 """Reading untrusted bytes within bounds, and the varints of the protocol's flexible versions.
 
-A count or length is checked against the remaining bytes before memory is allocated for it, so that a short message can
+A count or length is checked against the remaining bytes before memory is allocated for it.  So a short message can
 never cause a large allocation.
 """
 

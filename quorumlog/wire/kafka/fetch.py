@@ -175,7 +175,7 @@ class FetchedReply(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """replica_id, broker_epoch: -1 for consumers.
+    """A decoded request.  replica_id, broker_epoch: -1 for consumers.
 
     partitions, forgotten: the objects that the caller's functions returned.
 

@@ -1,7 +1,7 @@
 """Splits a byte stream into frames: four bytes of size, then that many bytes.
 
-Theory of operation.  Small frames arrive many at a time, so they are received into one staging buffer and copied out;
-the rest of a frame that does not fit there is received directly into a buffer of its own.  Both buffers double as bytes
+Theory of operation.  Small frames arrive many at a time, so they are received into one staging buffer and copied out.
+The rest of a frame that does not fit there is received directly into a buffer of its own.  Both buffers double as bytes
 arrive.  An idle connection therefore holds 4 KiB, and a peer that only announces a large frame gets at most 1 MiB more.
 `frame_max_bytes` bounds one frame; the subclass bounds the number of frames that wait (`pause_reading`).
 

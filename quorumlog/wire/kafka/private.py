@@ -34,7 +34,7 @@ _INT64: Final = {"kafka_type": "int64"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainGroupsRequest:
-    """group_ids: each is explained once."""
+    """Explain groups.  A group that is named twice is explained once."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(0)
@@ -115,7 +115,7 @@ class ExplainedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainGroupsResponse:
-    """groups: one for each group of the request, in its order, each once."""
+    """groups: in the order of the request, each once."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(0)

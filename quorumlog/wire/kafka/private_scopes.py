@@ -212,7 +212,7 @@ class AbortScopeResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeScopesRequest:
-    """scopes: each is described once."""
+    """Describe scopes.  A scope that is named twice is described once."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(0)
@@ -266,7 +266,7 @@ class DescribedScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeScopesResponse:
-    """scopes: one for each scope of the request, in its order, each once."""
+    """scopes: in the order of the request, each once."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(0)
