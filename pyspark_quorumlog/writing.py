@@ -203,7 +203,7 @@ class _Write:
     async def _write_all(
         self, first: _Chunk, batches: Iterator[pa.RecordBatch], transaction: StagedProducer | None
     ) -> int:
-        """Write the first and all other chunks; return the number of rows once all are acknowledged."""
+        """Write `first` and all further chunks; return the number of rows once all are acknowledged."""
         options = self._options
         self._due = asyncio.get_running_loop().time()
         async with Producer(

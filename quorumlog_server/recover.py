@@ -13,9 +13,9 @@ with the greatest (epoch, end offset) of all that remain, and appends to its log
 The epoch of the quorum is also raised by 1000.  The node then starts as the only voter, and the other voters are added
 again with empty disks.
 
-The new directory id is in another file than the log, and is written after the log.  If the program is interrupted
-between the two writes, the log names a voter whose disk does not exist, and there is no leader.  To repair that, run
-the program again on the same directory.
+The new directory id is not stored in the log, but in another file, which is written after the log.  If the program is
+interrupted between the two writes, the log names a voter whose disk does not exist, and there is no leader.  To repair
+that, run the program again on the same directory.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def _was_cut_off(stored: StoredQuorum, record: Voters) -> bool:
 
 
 def _voters_before(stored: StoredQuorum) -> VoterSet:
-    """Return the last voters that other nodes can know.  The voters of an interrupted run were never served."""
+    """Return the last voters that other nodes can know.  Other nodes never learned the voters of an interrupted run."""
     records = [] if stored.base is None else [stored.base.voters]
     records += [batch.control for batch in stored.controls if isinstance(batch.control, Voters)]
     return next((each.voters for each in reversed(records) if not _was_cut_off(stored, each)), VoterSet())

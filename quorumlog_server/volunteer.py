@@ -9,7 +9,7 @@ does not join again**, even after a restart and after the log has lost the recor
 running node would rejoin within seconds of its removal (KAFKA-19850).  So the disk keeps its `Standing`.  A node never
 takes the place of another disk either: only an operator can know that a disk is lost (`kctl add-voter --replace`).
 
-`quorum.leave.on.shutdown`: a voter that is stopped first asks to be removed.  The controller refuses if no other voters
+`quorum.leave.on.shutdown`: before a voter stops, it asks to be removed.  The controller refuses if no other voters
 would remain or if no majority of them is live; then the node stops as a voter.  LEAVING is durable before the request
 is sent.  So the node may join again regardless of the outcome, unless an operator removed it first.
 """

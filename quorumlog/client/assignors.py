@@ -21,7 +21,7 @@ from quorumlog.client.messages import TopicPartition
 Members = Mapping[str, Subscription]
 """The subscription of each member, by member id."""
 Counts = Mapping[str, int]
-"""Number of partitions by topic; a topic that is missing does not exist."""
+"""Number of partitions by topic; topics that do not exist are missing."""
 Assignment = dict[str, list[TopicPartition]]
 """The partitions of each member, by member id.  Members without partitions are included."""
 

@@ -48,7 +48,7 @@ class Changes:
     unsure: set[str] = field(default_factory=set)
 
     def outcomes(self, names: Iterable[str]) -> dict[str, Any | ClusterError]:
-        """Return the answer or error of each name, in this order."""
+        """Return the answer or error of each name, in the order of `names`."""
         return {name: self.done[name] if name in self.done else self.refusals[name] for name in names}
 
 

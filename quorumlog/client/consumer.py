@@ -51,7 +51,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """An offset that was looked up by time.  offset: -1: all records are older than the requested timestamp."""
+    """An offset that was looked up by time.  offset: -1 if all records are older than the requested timestamp."""
 
     offset: int
     timestamp_ms: int

@@ -51,7 +51,7 @@ LOOK_TIMEOUT_S = 1.0
 AVOID_S = 30.0
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 0.25
-"""A new leader exists within 3 s, so longer pauses would only delay a call."""
+"""Longest pause between two rounds.  A new leader exists within 3 s, so longer pauses would only delay a call."""
 
 
 class _Look(NamedTuple):

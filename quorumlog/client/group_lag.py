@@ -182,7 +182,7 @@ def _has_lag(share: ShareOffset) -> bool:
 
 
 async def log_ranges(cluster: Cluster, keys: Iterable[Partition], timeout_s: float) -> tuple[Found, Found]:
-    """Return the log start offsets and the log ends of partitions; an error instead of an offset that is unknown."""
+    """Return the log start offsets and the log ends of partitions; an error in place of each unknown offset."""
     wanted = list(keys)
     starts = await list_offsets(cluster, dict.fromkeys(wanted, EARLIEST), timeout_s)
     known = [key for key in wanted if isinstance(starts[key], int)]

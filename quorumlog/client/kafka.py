@@ -227,7 +227,7 @@ class KafkaConnection(Closing):
             return codec.decode(codec.response_schema(api_key, version), body, 0)
 
     async def ask(self, api_key: Api, version: int, values: Mapping[str, Any], timeout_s: float) -> Any:
-        """`send` for a request given as nested mappings (see `codec.make`)."""
+        """Send a request that is given as nested mappings (see `codec.make`), as `send` does."""
         return await self.send(codec.request(api_key, version, values), timeout_s)
 
     async def call(self, api_key: int, version: int, body: Sequence[Buffer], timeout_s: float) -> memoryview:

@@ -24,7 +24,7 @@ FLAPS = 5
 FLAPS_WITHIN_MS = 300_000
 """A group flaps if it began FLAPS rebalances within this time, by the clock of its coordinator."""
 EMPTY_MS = 3 * 86_400_000
-"""A group without members counts as unused after this time, which is longer than the pause of a daily job."""
+"""A group without members counts as unused after this time, which is longer than the interval of a daily job."""
 FACTOR = 3
 """With this many replicas, committed offsets survive the loss of one broker during the maintenance of another one."""
 

@@ -107,7 +107,7 @@ class Layout:
         return None if ahead is None or behind is None else max(0, ahead.end_offset - behind.end_offset)
 
     def copies(self, key: Key, broker_id: int) -> bool:
-        """Return whether a replica received records between the two looks; also True if that is not known."""
+        """Return whether a replica received records between the two looks; True if that is not known."""
         node = self.observed.node(broker_id)
         if node is None or key not in node.replicas or key not in node.replicas_later:
             return True

@@ -23,7 +23,7 @@ class ObservedTransactions:
 
     problem: the reason why all or some transactions are unknown; empty if all are known.
 
-    now_ms: the time of the observation, in ms since the epoch.
+    now_ms: the time of the observation, in ms since 1970.
     """
 
     problem: str = ""

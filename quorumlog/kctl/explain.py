@@ -79,7 +79,7 @@ def document(topic: str, index: int, reply: Any) -> dict[str, Any]:
 
 
 def _tell(context: Context, reply: Any, *, is_cut: bool) -> None:
-    """Print the current state, then the history, then how far the history goes back."""
+    """Print the current state, then the history, then where the history begins."""
     output = context.output
     state, *problems = reply.now.split(". ")
     output.styled(state, "bold")

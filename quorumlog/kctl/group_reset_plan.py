@@ -34,7 +34,7 @@ _SHORT = re.compile(r"(?:\d{1,9}[dhms])+", re.ASCII)
 
 
 class Kind(StrEnum):
-    """How the new offset of a partition is found."""
+    """The way to find the new offset of a partition."""
 
     EARLIEST = "earliest"
     LATEST = "latest"

@@ -278,7 +278,7 @@ class Brokers:
         self._addresses: dict[int, str] = {}
 
     async def times(self, batches: Sequence[Batch], broker_epochs: dict[int, int], patience_s: float) -> Times:
-        """Return each broker's times for each batch; wait up to `patience_s` for brokers that have not applied all.
+        """Return each broker's times for each batch; wait up to `patience_s` for brokers that lack some batches.
 
         The result has no entry for a control batch.
         """

@@ -280,7 +280,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("quorum.append.linger.ms", INTEGER, 0, "a batch waits this long for more records", BOTH, (), 0, 1000),
     Key("quorum.auto.join", BOOLEAN, False, "become a voter when caught up, unless removed before", BOTH, ()),
-    Key("quorum.leave.on.shutdown", BOOLEAN, False, "a voter that is stopped first leaves the voters", BOTH, ()),
+    Key("quorum.leave.on.shutdown", BOOLEAN, False, "before a voter stops, it leaves the voters", BOTH, ()),
     Key(
         "quorum.preference.wait.ms",
         INTEGER,

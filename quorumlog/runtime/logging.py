@@ -72,7 +72,7 @@ class LineBudget:
 
 
 class _Lines(structlog.PrintLogger):
-    """Writes lines to a stream.  A full disk or a closed pipe loses lines, and never fails the work that is logged."""
+    """Writes lines to a stream.  If the disk is full or the pipe is closed, lines are lost."""
 
     def msg(self, message: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # ValueError: the stream is closed

@@ -1,9 +1,9 @@
 """Ends the use of a SQLite database without closing it.
 
 Closing the last connection to a database with a write-ahead log syncs that log, copies it into the database and
-deletes it.  After a failed sync this destroys the better copy: Linux reports a failed write-back once, so the next sync
-succeeds although pages may be missing.  SQLite's own option against this (SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE) needs
-Python 3.12; this module works with every version.
+deletes it.  After a failed sync, this would destroy the better copy: Linux reports a failed write-back once, so the
+next sync succeeds although pages may be missing.  SQLite's own option against this (SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE)
+needs Python 3.12; this module works with every version.
 """
 
 from __future__ import annotations
