@@ -237,7 +237,7 @@ class TransactionClient:
                 now = await self.describe(found.transactional_id, max(deadline - loop.time(), _LOOK_MIN_S))
             except ClusterError as error:
                 if error.code == ApiError.TRANSACTIONAL_ID_NOT_FOUND:
-                    return  # it is complete: an id is deleted only after its transaction has ended
+                    return  # the transaction has ended: its id is deleted only after that
                 raise
             if not now.is_open or (now.producer_id, now.started_ms) != (found.producer_id, found.started_ms):
                 return

@@ -154,15 +154,15 @@ MUTANTS = (
     Mutant(
         "the abort of a transaction of a scope fails once the transaction is deleted",
         TRANSACTION_ADMIN,
-        "                if error.code == ApiError.TRANSACTIONAL_ID_NOT_FOUND:\n                    return  # ids",
-        "                if False:\n                    return  # ids",
+        "                if error.code == ApiError.TRANSACTIONAL_ID_NOT_FOUND:\n                    return  # the",
+        "                if False:\n                    return  # the",
         (f"{ADMIN_OF_TRANSACTIONS}::test_a_transaction_whose_id_no_longer_exists_has_ended",),
     ),
     Mutant(
         "a coordinator that does not answer has aborted the transaction",
         TRANSACTION_ADMIN,
-        "                if error.code == ApiError.TRANSACTIONAL_ID_NOT_FOUND:\n                    return  # ids",
-        "                if True:\n                    return  # ids",
+        "                if error.code == ApiError.TRANSACTIONAL_ID_NOT_FOUND:\n                    return  # the",
+        "                if True:\n                    return  # the",
         (f"{ADMIN_OF_TRANSACTIONS}::test_an_error_of_the_coordinator_is_no_end",),
     ),
     Mutant(
@@ -624,8 +624,8 @@ MUTANTS = (
     Mutant(
         "the offset of a commit without an answer counts as not committed",
         COMMITS,
-        "        self.may_have_changed(wanted)  # until",
-        "        pass  # until",
+        "        self.may_have_changed(wanted)  # the",
+        "        pass  # the",
         (f"{COMMIT_TESTS}::test_the_former_offset_is_committed_again_after_a_commit_without_an_answer",),
     ),
     Mutant(
