@@ -94,7 +94,7 @@ class PartitionDescription(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """A topic.  partitions: ascending.  is_internal: it holds state of the brokers, like `__consumer_offsets`."""
+    """A topic.  partitions: ascending.  is_internal: the topic holds state of the brokers."""
 
     name: str
     topic_id: UUID | None

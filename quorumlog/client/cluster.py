@@ -324,7 +324,7 @@ class Cluster(Closing):
         Sends a new request to one broker, with retries until the time is up.  The broker's metadata may be behind, and
         lack a new topic or partition.  For a second answer, call `ask_another_broker` before the next call.
 
-        Raises: ClusterError: a topic was refused, although it may exist; or TIMED_OUT.
+        Raises: ClusterError: an error of a topic, other than UNKNOWN_TOPIC_OR_PARTITION; or TIMED_OUT.
         """
         wanted = None if topics is None else frozenset(topics)
 

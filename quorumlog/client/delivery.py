@@ -179,7 +179,7 @@ class BatchDelivery:
 
 
 def _sequence_lost(sequence: Sequence, code: int) -> ClusterError:
-    """Return the error for a broker that does not know the previous batch, although this batch was acknowledged."""
+    """Return the error for a broker that does not know the previous, acknowledged batch."""
     what = f"sequence {sequence.next_sequence} (attempt {sequence.attempts})"
     error = refusal(code, sequence.topic, sequence.index, what)
     why = "the log no longer holds this producer's last batch: acknowledged records were deleted or lost"

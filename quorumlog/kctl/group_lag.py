@@ -168,7 +168,7 @@ def _total(found: GroupLag) -> tuple[int, int]:
 async def _follow(
     context: Context, cluster: Cluster, client: GroupClient, group_id: str | None, interval_s: float
 ) -> None:
-    """Raises: ClusterError: the first sample failed, or a later one failed with an error that is not retriable."""
+    """Raises: ClusterError: the first sample failed, or a later sample failed with an error that is not retriable."""
     wall_ms = Sources.real().wall_ms
     before: dict[str, int] = {}
     async for at_ms, rows in _samples(context, cluster, client, group_id, interval_s, wall_ms):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Reads:
-    """Answers all reads of a command from the same kind of source.
+    """Answers all reads of a command: from the active controller, or from other nodes.
 
     The first read waits a moment for an active controller.  If no controller confirms it, later reads do not wait
     again.

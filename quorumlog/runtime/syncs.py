@@ -99,7 +99,7 @@ class Syncs(Protocol):
 
 
 class SyncThreads:
-    """One thread at first, and up to `threads_max` when they are needed.  They do not survive a fork."""
+    """One thread at first, and up to `threads_max` when more are needed.  The threads do not survive a fork."""
 
     def __init__(self, threads_max: int) -> None:
         self._threads = _sync_threads.SyncThreads(threads_max)
