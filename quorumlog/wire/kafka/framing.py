@@ -119,8 +119,8 @@ class FrameProtocol(asyncio.BufferedProtocol, ABC):
             frame, self._frame = self._frame, None
             self.frame_received(memoryview(frame))
         elif self._filled == len(self._frame):
-            # Not in `get_buffer`, since the subclass may stop reading now: libuv would call a callback that has just
-            # been unset.
+            # Grow here, not in `get_buffer`: the subclass may now stop reading, and libuv would call a callback that
+            # has just been unset.
             self._grow(self._frame)
 
     def data_received(self, data: bytes) -> None:
