@@ -53,7 +53,7 @@ def consumer_of(options: ReadOptions, read_committed: bool) -> Consumer:
 async def is_committed_only(options: ReadOptions) -> bool:
     """Return whether the query reads committed records only.
 
-    Its option decides; without it, the answer is true if the brokers are those of quorumlog.
+    The option of the query decides; without it, the answer is true if the brokers are those of quorumlog.
     """
     if options.read_committed is not None:
         return options.read_committed
@@ -160,7 +160,7 @@ async def ends_at_least(
     """Return `ends` for a query of committed records, raised to `reached` where the high watermark is not below it.
 
     A position between the last stable offset and the high watermark belongs to transactions that are not decided yet.
-    These records are not lost: a task waits for the decision.
+    The records before such a position are not lost: a task waits for the decision.
     """
     beyond = [one for one, end in ends.items() if end < reached.get(one, -1)]
     watermarks = await list_offsets(consumer_of(options, read_committed=False), beyond, LATEST)

@@ -226,7 +226,9 @@ def _winners(staged: Sequence[Staged]) -> list[Winner]:
 
 
 async def abort(scopes: Scopes, staged: Sequence[Staged], timeout_s: float) -> None:
-    """Abort all attempts of a stream's batch, including those that reported nothing.  Without any report, do nothing.
+    """Abort all attempts of a stream's batch, including those that reported nothing.
+
+    If no attempt has reported its scope, nothing is done.
 
     Raises: ClusterError: as `ScopeClient.abort`; but it is no error if a later run has already aborted the attempts, or
     if their scope was deleted.

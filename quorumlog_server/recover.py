@@ -13,9 +13,9 @@ with the greatest (epoch, end offset) of all that remain, and appends to its log
 The epoch of the quorum is also raised by 1000.  The node then starts as the only voter, and the other voters are added
 again with empty disks.
 
-The new directory id is also written to the identity file, after the log.  If the program is
-interrupted between the two writes, the log names a voter whose disk does not exist, and there is no leader.  To repair
-that, run the program again on the same directory.
+The new directory id is also written to the identity file, after the log.  If the program is interrupted between the two
+writes, the log names a voter whose disk does not exist, and there is no leader.  To repair that, run the program again
+on the same directory.
 """
 
 from __future__ import annotations
