@@ -514,7 +514,7 @@ class Consumer:
         membership = self.group_metadata()
         taken = self._reading.unsent.send()
         if taken:
-            text = f"{listed(map(str, taken))} were taken from the consumer before the offsets of its records were sent"
+            text = f"{listed(map(str, taken))} were taken from the consumer before their offsets were sent"
             step = "abort the transaction, and seek to the committed offsets of the assigned partitions"
             raise ClusterError(KafkaCode.ILLEGAL_GENERATION.name, text, step)
         offsets = self.offsets_to_commit()

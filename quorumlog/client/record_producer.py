@@ -355,10 +355,10 @@ class Producer:
 
         Raises:
             ClusterError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID: the consumer is out of its group,
-                or was out of it after it read these records, and other members may process them; INVALID_REQUEST: it
-                commits automatically, or has no group; TIMED_OUT; INVALID_TXN_STATE; PRODUCER_FENCED.  After these
-                errors, except INVALID_REQUEST and INVALID_TXN_STATE, and after a cancellation, the transaction can only
-                be aborted.
+                or was out of it since these records were read, so that other members may process them; INVALID_REQUEST:
+                the consumer commits automatically, or has no group; TIMED_OUT; INVALID_TXN_STATE; PRODUCER_FENCED.
+                After these errors, except INVALID_REQUEST and INVALID_TXN_STATE, and after a cancellation, the
+                transaction can only be aborted.
         """
         transactions = self._of_transactions()
         if transactions.refusal is not None:

@@ -269,7 +269,7 @@ def _scope_text(transactional_id: str, scope: ScopeDescription) -> str:
 async def find_hanging(context: Context, topics: tuple[TopicChoice, ...], broker_id: int | None) -> None:
     """Find transactions that nothing will end.
 
-    Such a transaction is open in a log, but no coordinator knows it, or it is open for longer than its timeout.
+    Such a transaction is open in a log, but no coordinator knows it, or it exceeds its timeout by more than a minute.
     Exit code 4: some partitions could not be examined, because their leader, or a coordinator that may know their
     transactions, does not answer.
     """

@@ -40,7 +40,7 @@ EXIT_FAILED = 1
 EXIT_CONFIG = 2
 
 DESCRIPTORS_WANTED = 65_536
-"""Highest limit of open files.  A larger one would only allow more idle connections, and open files are not free."""
+"""Wanted limit of open files.  A larger limit would only allow more idle connections, and open files are not free."""
 
 KILL_GRACE_S = 5.0
 """Seconds from the cancellation of a late shutdown, or from the body's end, to the forced end of the process."""
