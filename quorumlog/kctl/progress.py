@@ -55,7 +55,7 @@ class Progress:
         return self._deadline - asyncio.get_running_loop().time()
 
     def tell(self, line: str) -> None:
-        """Print a line, unless it equals the last one."""
+        """Print a line, unless it equals the last line."""
         if line != self._said:
             self._said = line
             self._output.message(line)

@@ -39,8 +39,8 @@ class CautiousClock:
     continues from before the step.  So a clock that is wrong by years deletes nothing before people can notice it.  A
     step back is accepted immediately, because it only delays deletion.
 
-    seen_ms: the last reading of an earlier process.  The time without a process is unknown, so the first reading may
-    be up to `RESTART_JUMP_MAX_MS` later.
+    seen_ms: the last reading of an earlier process.  The length of the time without a process is unknown, so the first
+        reading may be up to `RESTART_JUMP_MAX_MS` later.
     """
 
     def __init__(self, seen_ms: int | None = None) -> None:

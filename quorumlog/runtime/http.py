@@ -133,7 +133,7 @@ class _Connection:
                 event = await self._next_request()
             except h11.RemoteProtocolError as error:
                 if self.http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                    await self._send(Response(error.error_status_hint, b"not a request that is served here\n"), False)
+                    await self._send(Response(error.error_status_hint, b"this request is not supported\n"), False)
                     await self._linger()
                 return
             if not isinstance(event, h11.Request):
