@@ -160,7 +160,7 @@ def _below_minimum(layout: Layout) -> Iterator[Finding]:
 
 def _why_missing(layout: Layout, missing: tuple[int, ...], keys: list[Key]) -> str:
     if not missing:
-        return "fewer replicas than the minimum: it was raised, or some are being moved"
+        return "min.insync.replicas was raised, or replicas are being moved"
     return "; ".join(_why_out_of_sync(layout, broker_id, keys) for broker_id in missing)
 
 
