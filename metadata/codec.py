@@ -1,11 +1,11 @@
-"""Converts records to protobuf and back: the payload of a data batch of the metadata log, and messages in requests.
+"""Converts records to protobuf and back, for data batches of the metadata log and for messages in requests.
 
 Decoding skips nothing.  If a node skipped a record that its version does not know (an unset oneof, an unknown field at
 any depth, an enum number without a name, a higher version), its image would permanently differ from those of other
 nodes.  So such a record is an error that names the offset, and the process ends.  Stored records are checked like input
 from outside: lengths of ids, ranges of numbers, sizes of lists.
 
-Unknown fields are found without visiting every field: discarding them changes the message's size.
+To find unknown fields without visiting every field, the codec discards them and compares the sizes of the message.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _SCOPES = {scope.value: scope for scope in ConfigScope}
 
 
 class _MalformedError(ValueError):
-    """The problem of one message; the public functions add its place."""
+    """The problem of one message; the public functions add where the message is."""
 
 
 # Public
@@ -79,7 +79,7 @@ def decode(payload: bytes, base_offset: int = 0) -> list[Record]:
     """Return the records of one batch, whose first has offset `base_offset`.
 
     Raises:
-        CorruptStoreError: the payload is not in the format of this version; names the offset and the problem.
+        CorruptStoreError: the payload is not in the format of this version; the error names offset and problem.
     """
     message = pb.Records()
     try:

@@ -3,7 +3,7 @@
 The first replica of a partition is its preferred leader.  Placement spreads preferred leaders evenly over the brokers,
 but each failure moves leaderships away, and only this module moves them back.  A leader is moved only to an eligible
 replica that is in sync, so no record is lost and clients just follow.  An unclean election on request affects only
-partitions without a leader, and is clean where that is possible.
+partitions without a leader.  It elects a replica with all committed records where one is available.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def elect_leaders(
     """Decide elections on request, each partition independently.
 
     policy: PREFERRED or UNCLEAN.
-    partitions: (topic name, index) of each partition.  If it is empty, leaders are elected for all partitions that need
-    an election, at most one batch, and the answer contains only these.
+    partitions: (topic name, index) of each partition.  Empty: all partitions that need an election, at most one batch;
+    the answer contains only these.
     """
     assert policy in (Policy.PREFERRED, Policy.UNCLEAN), f"{policy} cannot be requested"
     eligible = Eligibility(image)
@@ -119,7 +119,7 @@ def _ask(
         return Election(topic.name, index, refusal, partition.leader, partition.leader_epoch), None
     min_isr = min_isr_of(image, topic.topic_id)
     elected = elect(partition, partition.isr, eligible, policy, min_isr=min_isr)
-    if policy is Policy.UNCLEAN and elected.leader == NO_LEADER:  # only a replica that is being added remains
+    if policy is Policy.UNCLEAN and elected.leader == NO_LEADER:  # only replicas that are being added can lead
         elected = elect(partition, partition.isr, eligible, policy, min_isr=min_isr, adding=())
     assert elected.leader not in (NO_LEADER, partition.leader), f"{topic.name}-{index}: {partition} gave {elected}"
     reason = Reason.PREFERRED_ELECTION if policy is Policy.PREFERRED else Reason.BROKER_UNFENCED
@@ -156,8 +156,10 @@ def _not_needed(topic: TopicImage, partition: PartitionImage, policy: Policy, el
 
 
 def balance(image: ClusterImage, topic_ids: Sequence[UUID]) -> Decision[None]:
-    """Move leaders of these topics back to their preferred replicas: at most `BALANCE_BATCH`, with `more` if others may
-    remain.  Deleted topics are skipped."""
+    """Move leaders of these topics back to their preferred replicas, at most `BALANCE_BATCH` of them.
+
+    `more` is set if others may remain.  Deleted topics are skipped.
+    """
     eligible = Eligibility(image)
     changes = []
     for topic, partition in islice(_misplaced(image, topic_ids, eligible), BALANCE_BATCH):

@@ -1,19 +1,19 @@
 """The life of a broker: registration, heartbeat, fencing, controlled shutdown, failed directories, producer ids.
 
 Theory of operation.  A broker epoch is the offset of a registration.  A request with an older epoch is refused, so late
-requests of an earlier incarnation change nothing.  A registration by a new incarnation fails the old one: the batch
-that registers it, fenced, also removes it from every ISR and leadership.  So a broker that restarts with less data than
-before is never treated as in sync.  A broker is unfenced when its heartbeat reports that it has applied its own
-registration and any later fencing.
+requests of an earlier incarnation change nothing.  The registration of a new incarnation fences the broker.  The same
+batch removes the broker from its leaderships and ISRs; it stays the last member of an ISR only if its replica cannot
+have lost records.  So a broker that restarts with less data than before is never treated as in sync.  A broker is
+unfenced when its heartbeat reports that it has applied its own registration and any later fencing.
 
 Duplicate ids: a data directory is locked by the process that uses it.  A registration with a directory of the
 registered broker therefore comes from that broker after a restart, and is accepted immediately.  A registration with
 none of its directories comes from another broker with the same id.  It is refused while heartbeats of the registered
-broker arrive, unless that broker has completed a controlled shutdown.  A registration of a process that started before
-the registered one is also refused during that time: it is either late, or its directories were restored from a backup.
+broker arrive, unless that broker has completed a controlled shutdown.  While they arrive, a registration of a process
+that started before the registered one is also refused: it is late, or its directories were restored from a backup.
 
-A heartbeat is decided repeatedly, each time on the image that includes its own earlier records, until nothing changes;
-each step is one valid batch.  The times of heartbeats are soft state of the shell, never in the image.
+A heartbeat is decided repeatedly, each time on the image that includes its own earlier records, until nothing changes.
+Each step is one valid batch.  The times of heartbeats are soft state of the shell, never in the image.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _refuse_registration(image: ClusterImage, request: RegisterBroker) -> Outcom
     elif not request.directory_ids:
         problem = "a broker needs at least one data directory"
     elif UNASSIGNED in request.directory_ids or LOST in request.directory_ids:
-        problem = "a directory id of zeros, or of 1, is reserved"
+        problem = "the directory ids 0 and 1 are reserved"
     else:
         for broker_id in sorted(image.brokers):
             taken = set(image.brokers[broker_id].directory_ids).intersection(request.directory_ids)
@@ -215,8 +215,8 @@ def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> 
     acknowledged records may never have reached the disk.  A sole replica is exempt, since no other replica could hold
     more records.
     """
-    # If the previous process ended before it received its broker epoch, it wrote nothing, and the mark of the clean
-    # stop before it is still on the disk.
+    # If the previous process ended before it received its broker epoch, it wrote nothing.  The mark of the earlier
+    # clean stop is then still on the disk.
     clean = request.previous_broker_epoch in {old.epoch, old.clean_epoch} - {NO_OFFSET}
     all_there = set(old.directory_ids) <= set(request.directory_ids)
 
@@ -237,7 +237,7 @@ def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> 
 
 
 def fence(image: ClusterImage, broker_id: int) -> Decision[None]:
-    """Fence a broker, and remove its leaderships and ISR memberships."""
+    """Fence a broker, and remove it from its leaderships and from ISRs with other members."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.fenced:
         return Decision(None)
@@ -247,7 +247,7 @@ def fence(image: ClusterImage, broker_id: int) -> Decision[None]:
 
 
 def elect_leaderless(image: ClusterImage) -> Decision[None]:
-    """Elect leaders, where possible, for the partitions without one that a failed controller may have left."""
+    """Elect leaders, where possible, for partitions that a failed controller may have left without one."""
     changes = elections(image, cause_offset=NO_OFFSET)
     return Decision(None, tuple(changes), more=len(changes) == RECORDS_PER_BATCH_MAX)
 
@@ -350,7 +350,7 @@ def _shut_down(
     """Decide a step of a controlled shutdown.
 
     First the broker loses its leaderships, and leaves the ISRs of which it is not the last member.  Once every other
-    unfenced broker has applied these changes, clients are no longer sent to this broker: it is fenced and may stop.
+    unfenced broker has applied these changes, none sends clients to this broker.  Then it is fenced and may stop.
     Brokers apply whole batches, so a broker that has applied the last record about this broker has applied these
     changes as well.
     """

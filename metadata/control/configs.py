@@ -3,15 +3,15 @@
 Each resource of a request is independent: all of its changes are made, or none.  The value in force is the topic's own,
 else the cluster's value of the same key, else the default; the tables are in `metadata.image.topic_configs`.
 
-Two keys affect which replicas may lead, so their change has further effects.  A change of min.insync.replicas clears
+Two keys affect which replicas may lead, so changing them has further effects.  A change of min.insync.replicas clears
 the eligible leader replicas (ELR) of the affected partitions in the same batch, because the old value determined them.
 A partition with an empty ISR keeps its ELR, since no other replica is known to hold the acknowledged records.  If the
 records do not fit into one batch, earlier batches clear the ELRs, and the last batch changes the config.  So if the
 controller fails in between, the config is unchanged.  When unclean elections become permitted, leaders are elected for
 partitions that can now have one.
 
-If a topic's min.insync.replicas is removed, the topic gets the value that a new topic would get, instead of the 1 in
-the table: removing the config must not make a topic of three replicas unsafe.
+If a topic's min.insync.replicas is removed, the topic gets the value that a new topic would get, not the default of 1:
+removing the config must not make a topic of three replicas unsafe.
 
 Config records of groups need level 2 of metadata.version, because older releases do not know them.  The defaults and
 ranges of these configs depend on the cluster's configs (`metadata.image.group_configs`).
@@ -74,7 +74,7 @@ TABLES: Mapping[ConfigScope, Mapping[str, ConfigKey]] = {
 CHANGES_MAX = 10_000
 """Maximum number of config changes in one request."""
 GROUP_ID_MAX_BYTES = 1_024
-"""Maximum length of the id of a group with configs, as for the group itself."""
+"""Maximum length of a group id in a request about configs."""
 
 
 class Resource(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ def alter_configs(
     validate_only: bool = False,
     unavailable: Mapping[str, str] = NOTHING_UNAVAILABLE,
 ) -> Decision[tuple[Altered, ...]]:
-    """Decide config changes, each resource all or nothing.
+    """Decide config changes: of each resource, all or none.
 
     unavailable: see `ConfigKey.problem`.
     """
@@ -181,7 +181,7 @@ def _with_clearings(
 
 
 _Clearing = tuple[TopicImage, int, int]
-"""(topic, partition index, position of the config that causes it)."""
+"""(topic, partition index, position of the config that causes the clearing)."""
 
 
 def _clearings(image: ClusterImage, configs: Sequence[Config]) -> Iterator[_Clearing]:
@@ -302,7 +302,7 @@ def _too_high(image: ClusterImage, resource: Resource, key: str, value: str | No
     factor = _factor(image, resource.name)
     if int(value) <= factor:
         return None
-    return f"{key} {value} is above the replication factor, {factor}: no write would be accepted"
+    return f"{key} {value} is above the replication factor: only {factor} replicas can be in sync"
 
 
 def _factor(image: ClusterImage, name: str) -> int:

@@ -1,9 +1,10 @@
 """The election of partition leaders, and the effects of a broker that leaves.
 
-Theory of operation.  A leader must hold every committed record.  The members of the ISR certainly do, and after them
-the eligible leader replicas (ELR).  A record is committed when the whole ISR holds it, and nothing more is committed
-while the ISR is smaller than min.insync.replicas.  Therefore a replica that leaves an ISR which falls below that size
-still holds all committed records until the ISR is large enough again; the ELR contains it for that time.  The effective
+Theory of operation.  A leader must hold every committed record.  The members of the ISR do, and so do the eligible
+leader replicas (ELR).  A record is committed when the whole ISR holds it, and nothing more is committed while the ISR
+is smaller than min.insync.replicas.  Therefore, if a replica leaves the ISR and the ISR falls below that size, the
+replica still holds all committed records until the ISR is large enough again.  For that time, the replica is in the
+ELR.  The effective
 min.insync.replicas is at most the number of replicas, without those that a reassignment is adding.  The leader of the
 partition uses the same value.
 
@@ -13,12 +14,12 @@ partition uses the same value.
   leader, else the first in the order of the assignment, so that every controller chooses the same one.
 - Else an eligible member of the ELR leads; the ISR is then that leader alone, and the former ISR members are in the
   ELR.
-- Else, if the topic or an operator permits it, any eligible replica: an *unclean* election.  Records that only the
+- Else any eligible replica leads, if the topic or an operator permits an *unclean* election.  Records that only the
   others hold are lost, so from then on only the new leader is in the ISR, and the ELR is empty.  A replica that a
   reassignment is still adding may have few records: it is chosen only on an operator's request, as the last resort.
 - Else there is no leader (`NO_LEADER`) until a member of ISR or ELR returns.  The last ISR members stay in the ISR.
-- A replica that no longer holds its data (its directory is missing, or it was written with caching and stopped
-  uncleanly) is `lost`: in neither ISR nor ELR, even if it is the last one.
+- A replica that no longer holds its data (its directory is missing, or the topic has write.caching and the broker
+  stopped uncleanly) is `lost`: it is in neither ISR nor ELR, even if it is the last member.
 - The ELR is empty whenever the ISR has at least the effective min.insync.replicas.  A change of min.insync.replicas
   also empties the ELR, since the old value determined its members, unless the ISR is empty.
 
@@ -43,7 +44,7 @@ UNCLEAN = "unclean.leader.election.enable"
 class Policy(Enum):
     """The permitted kinds of election.  All except PREFERRED keep a leader that may stay.
 
-    OFFLINE: from the ISR, then the ELR.  REASSIGNED: only from the ISR, for a change of the replicas.
+    OFFLINE: elect from the ISR, then the ELR.  REASSIGNED: only from the ISR, for a change of the replicas.
     PREFERRED: as OFFLINE, but return to the first replica if it is in sync.
     UNCLEAN: as OFFLINE, then any eligible replica.
     """
@@ -139,7 +140,7 @@ def _choose(partition: PartitionImage, order: Sequence[Replica], candidates: Seq
 
 
 def _left(former: Sequence[int], isr: Collection[int], wanted: int) -> tuple[int, ...]:
-    """Return the ELR beside this ISR: the other former members of ISR and ELR while the ISR is too small."""
+    """Return the ELR: the former members of ISR and ELR that are not in the ISR, while the ISR is too small."""
     return () if len(isr) >= wanted else tuple([each for each in former if each not in isr])
 
 
@@ -246,7 +247,7 @@ def elections(
     """Elect leaders for partitions that have none and can have one: at most one batch.
 
     broker_id: only partitions with a replica on this broker; None: all.
-    joining: treat `broker_id` as unfenced already.
+    joining: treat `broker_id` as already unfenced.
     """
     found = _elections(image, cause_offset, broker_id, Eligibility(image, joining=broker_id if joining else None))
     return list(islice(found, RECORDS_PER_BATCH_MAX))

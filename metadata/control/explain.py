@@ -1,6 +1,6 @@
 """The history of a partition in words.
 
-Every change names its reason, the record that caused it, and the previous change.  This module turns them into
+Every change names its reason, the record that caused it, and the previous change.  This module turns changes into
 sentences.  A change is a delta, so the previous value of a field is known only if an earlier record of the chain has
 the field.
 """
@@ -30,7 +30,7 @@ from metadata.records import (
 
 
 class Entry(NamedTuple):
-    """A record of the chain.  cause: the record at its cause_offset; None if it has none, or it was deleted."""
+    """A record of the chain.  cause: the record that caused it; None if there is none, or it was deleted."""
 
     offset: int
     record: Partition | PartitionChange
@@ -214,7 +214,7 @@ def _shortcomings(image: ClusterImage, topic: TopicImage, partition: PartitionIm
 
 
 def _problem(image: ClusterImage, partition: PartitionImage, broker_id: int) -> str:
-    """Return why a replica does not serve; empty if it could."""
+    """Return why a replica does not serve; empty if it can."""
     broker = image.brokers.get(broker_id)
     replica = partition.replica(broker_id)
     if broker is None:

@@ -1,4 +1,4 @@
-"""Feature levels: what all nodes support, and use or recommend (Feature records; KIP-584).
+"""Feature levels: formats that all nodes support, and versions recommended to clients (Feature records; KIP-584).
 
 `metadata.version` determines the record formats that are written.  Its level only rises, and only as far as the active
 controller and every registered broker support it, so that no node reads a record that it does not know.  Brokers that
@@ -96,7 +96,7 @@ def upgrade_feature(image: ClusterImage, name: str, level: int | None, *, valida
 
 def _refuse(feature: DescribedFeature, wanted: int) -> Outcome | None:
     if wanted < feature.level and feature.name not in LOWERABLE:
-        text = f"{feature.name} is at level {feature.level} and cannot be lowered, because the log may hold its records"
+        text = f"{feature.name} cannot be lowered from level {feature.level}: the log may hold records of that level"
         return Outcome(ApiError.INVALID_REQUEST, text)
     lowest, ours = SUPPORTED[feature.name][0], SUPPORTED[feature.name][-1]
     if wanted < lowest:  # no node would accept such a record

@@ -134,7 +134,7 @@ def _too_many(count: int, most: int = CHANGES_MAX) -> Outcome:
 
 
 def _after(partition: PartitionImage, record: PartitionChange) -> PartitionImage:
-    """Return the partition in the answer, as of the record."""
+    """Return the partition after the record, for the answer."""
     return msgspec.structs.replace(
         partition,
         isr=partition.isr if record.isr is None else record.isr,

@@ -28,7 +28,8 @@ PARTITIONS_MAX = 1_000_000
 
 
 class NewPartitions(msgspec.Struct, frozen=True):
-    """count: the new number of partitions.  assignment: brokers of each new partition, the leader first; or empty."""
+    """count: the new number of partitions.  assignment: brokers of each new partition, the leader first; empty:
+    the controller chooses them."""
 
     topic: str
     count: int
@@ -117,7 +118,7 @@ def _refuse_more(image: ClusterImage, wanted: NewPartitions, times: int, brokers
 
 
 def _is_so(topic: TopicImage, assignment: Sequence[tuple[int, ...]]) -> bool:
-    """Return whether the last partitions are on these brokers, because the request was already applied."""
+    """Return whether the request was already applied: the last partitions are on these brokers."""
     last = topic.partitions[len(topic.partitions) - len(assignment) :]
     return len(last) == len(assignment) and all(
         partition is not None and partition.replica_ids == row for partition, row in zip(last, assignment, strict=True)
@@ -141,7 +142,7 @@ def _size(image: ClusterImage, name: str) -> int:
 
 
 def _factor(image: ClusterImage, name: str) -> int:
-    """Return the replication factor: the number of replicas of partition 0, after its reassignment if one runs."""
+    """Return the replication factor: the number of replicas of partition 0, after any reassignment in progress."""
     topic = image.topic(name)
     first = None if topic is None else topic.partition(0)
     assert first is not None, f"topic {name} has no partition"

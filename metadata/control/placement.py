@@ -1,10 +1,16 @@
 """Placement of the replicas of a new topic.
 
-Greedy and deterministic: each choice takes the least loaded broker, so every controller makes the same choice, and no
-randomness is needed.  The criteria, in this order: a partition's replicas use as many racks as possible; a topic's own
-leaders and replicas are spread evenly over the brokers, independent of other topics; a pair of leader and follower is
-repeated only after all other pairs; the cluster's leaders and replicas become even; the lower id.  The first follower
-succeeds the leader, so it varies as well: the leaderships of a failed broker are spread over many others.
+Each choice takes the best broker by fixed criteria, so every controller makes the same choice without randomness.  The
+criteria, in this order:
+
+- a partition's replicas use as many racks as possible;
+- a topic's own leaders and replicas are spread evenly over the brokers, independent of other topics;
+- a pair of leader and follower is repeated only after all other pairs;
+- the cluster's leaders and replicas are spread evenly;
+- the lower id.
+
+The first follower succeeds the leader, so it varies as well: the leaderships of a failed broker are spread over many
+others.
 
 Each choice compares all brokers, so a large topic would take long.  Therefore only a limited number of rows is computed
 for each broker.  These rows, which use all brokers evenly, are then repeated.
@@ -18,7 +24,7 @@ from metadata.image import BrokerImage, ClusterImage
 
 ROWS_PER_BROKER = 12
 KEYS_MAX = 500_000
-"""Approximate number of loads that one topic's placement compares (0.15 s), for any number of brokers and replicas."""
+"""Maximum number of loads that the placement of one topic compares, approximately; this takes 0.15 s."""
 
 
 class _Load:
@@ -56,7 +62,7 @@ class _Load:
             self.leaders += 1
 
     def note(self, leader_id: int, place: int) -> None:
-        """Count a replica of the topic on this broker, for the topic's load only."""
+        """Count a replica of the topic on this broker, but only in the load of the topic."""
         if place == 1:
             self.successions[leader_id] = self.successions.get(leader_id, 0) + 1
         self.topic_replicas += 1

@@ -27,7 +27,7 @@ events can also complete a reassignment: a broker or directory returns, or a con
 checks all partitions that are being reassigned; the image keeps a mask of them.
 
 When a replica leaves the assignment, a new leader epoch begins even under the same leader: if the broker gets the
-replica again soon afterwards, it must not be treated as one that never left.
+replica again soon afterwards, the replica must not be treated as if it had never left.
 
 A replacement of the target starts from the current lists.  Added replicas that are not in the new target leave
 immediately, unless they are in the ISR or ELR.  In that case they stay until the end, in both `adding` and `removing`,
@@ -65,7 +65,7 @@ from quorumlog.wire.errors import ApiError
 THROTTLE = "reassignment.throttle.bytes.per.second"
 NO_THROTTLE = -1
 CHANGES_MAX = RECORDS_PER_BATCH_MAX - 1
-"""Partitions that one batch changes; one more record is reserved for the throttle."""
+"""Maximum number of partitions that one batch changes; one more record is reserved for the throttle."""
 PROBLEMS_SHOWN = 5
 
 
@@ -153,8 +153,8 @@ def _refuse_request(image: ClusterImage, wanted: Sequence[Wanted], throttle: int
     if not wanted and throttle is None:
         return Outcome(ApiError.INVALID_REQUEST, "the request names neither a partition nor a throttle")
     if not wanted and not image.reassigning_count and throttle != NO_THROTTLE:
-        text = "no reassignment is in progress that could be throttled"
-        return Outcome(ApiError.NO_REASSIGNMENT_IN_PROGRESS, text, "give it together with --plan or --topic")
+        text = "no reassignment is in progress, so there is nothing to throttle"
+        return Outcome(ApiError.NO_REASSIGNMENT_IN_PROGRESS, text, "set the throttle together with --plan or --topic")
     return None
 
 
@@ -210,7 +210,10 @@ def _plan(image: ClusterImage, wanted: Wanted, replace: bool, keep_factor: bool,
 
 
 def _refuse_target(image: ClusterImage, partition: PartitionImage, wanted: Wanted) -> Outcome | None:
-    """Refuse a broker that is down if the completion needs it.  A broker that already has the replica is accepted."""
+    """Refuse a target with a repeated or unregistered broker, or with a broker that is down but must become in sync.
+
+    A broker that is down is accepted if it has the replica, unless the target has fewer replicas than before.
+    """
     name, target = _name(wanted), wanted.replicas
     present = original_of(partition)
     needed = set(target).difference(present)
@@ -324,7 +327,7 @@ def _completed(
     eligible: Eligible,
     cause_offset: int,
 ) -> PartitionChange | None:
-    """Return the record that ends the reassignment of `partition`, if it is complete as of `now`."""
+    """Return the record that ends the reassignment of `partition`, if that is complete in the state `now`."""
     target = target_of(now)
     isr = [each for each in now.isr if each in target]
     min_isr = min_isr_of(image, topic_id)
@@ -356,7 +359,7 @@ def completed(
 
 
 def ended(image: ClusterImage, count: int) -> list[Record]:
-    """Return the further records of a batch in which `count` reassignments end: the last one removes the throttle."""
+    """Return the further records of a batch that ends `count` reassignments: the last end removes the throttle."""
     return _throttle_records(image, None, image.reassigning_count - count) if count else []
 
 

@@ -5,7 +5,7 @@ records do not fit into one batch changes nothing.  If a topic exists, the answe
 requested one, so that a tool can report success.
 
 The built-in default replication factor is lowered to the number of active brokers for users' topics.  It is not lowered
-for internal topics, since a topic that is created while a cluster starts would keep too few replicas permanently: the
+for internal topics, since a topic that is created while a cluster starts would keep too few replicas permanently.  The
 creation of an internal topic is refused until enough brokers are active.  The exception is a cluster with one voter
 (standalone brokers, development), which loses its metadata with that node anyway: there the factor is also lowered for
 internal topics.
@@ -198,7 +198,10 @@ def configs_of_new(image: ClusterImage, name: str, given: Mapping[str, str], rep
 
 
 def default_min_isr(image: ClusterImage, replication_factor: int) -> int:
-    """Return the cluster's value if it is set (at most the replication factor), else 2 from 3 replicas on, else 1."""
+    """Return min.insync.replicas of a new topic: the cluster's value if it is set, at most the replication factor.
+
+    Without a cluster's value: 2 for 3 or more replicas, else 1.
+    """
     value = image.config(ConfigScope.CLUSTER, "").get(MIN_ISR)
     if value is not None:
         return min(int(value), replication_factor)
@@ -211,7 +214,7 @@ def _check_counts(image: ClusterImage, topic: NewTopic, broker_count: int, *, is
     if partitions == DEFAULT:
         partitions = int(image.cluster_config(PARTITIONS_KEYS.get(topic.name, _PARTITIONS)))
     if factor == DEFAULT:
-        # On a small cluster, the built-in default must not prevent users' topics; a value that was set may.
+        # On a small cluster, the built-in default must not prevent users' topics; a configured value may.
         factor = int(image.cluster_config(_FACTOR))
         if is_flexible and _FACTOR not in image.config(ConfigScope.CLUSTER, ""):
             factor = max(1, min(factor, broker_count))
@@ -282,7 +285,7 @@ def _check_configs(topic: NewTopic, replication_factor: int, unavailable: Mappin
         if problem is not None:
             return Outcome(ApiError.INVALID_CONFIG, problem)
         if key == MIN_ISR and int(value) > replication_factor:
-            text = f"{key} {value} is above the replication factor, {replication_factor}: no write would be accepted"
+            text = f"{key} {value} is above the replication factor: only {replication_factor} replicas can be in sync"
             return Outcome(ApiError.INVALID_CONFIG, text)
     return None
 
@@ -290,7 +293,7 @@ def _check_configs(topic: NewTopic, replication_factor: int, unavailable: Mappin
 def _existing(image: ClusterImage, existing: TopicImage, asked: NewTopic) -> CreatedTopic:
     """Return the answer for a topic that exists, with its differences from the requested one.
 
-    The replicas of a partition that is being reassigned are those after the reassignment.
+    A partition that is being reassigned is compared as it will be after the reassignment.
     """
     rows = tuple([target_of(partition) for partition in existing.partitions if partition is not None])
     factor = len(rows[0]) if rows else 0
@@ -331,7 +334,7 @@ def _records_of(image: ClusterImage, plan: NewTopic, topic_id: UUID, placer: Pla
 def new_partitions(
     image: ClusterImage, name: str, topic_id: UUID, first: int, rows: Sequence[Sequence[int]]
 ) -> list[Record]:
-    """Return the records of partitions `first` and following with these replicas; the unfenced ones are in sync."""
+    """Return the records of partitions `first` and following, with these replicas.  Unfenced replicas are in sync."""
     replicas: dict[int, Replica] = {}
     records: list[Record] = []
     for index, row in enumerate(rows, first):
@@ -351,7 +354,7 @@ def new_partitions(
 def delete_topics(
     image: ClusterImage, names: Sequence[str], topic_ids: Sequence[UUID], *, validate_only: bool = False
 ) -> Decision[tuple[DeletedTopic, ...]]:
-    """Decide the deletion of topics; the answers are in the order of the request, names first."""
+    """Decide the deletion of topics.  The answers are in the order of the request: first for names, then for ids."""
     answers: list[DeletedTopic] = []
     records: list[Record] = []
     seen: set[UUID] = set()
@@ -394,8 +397,10 @@ def gone_names(image: ClusterImage) -> list[str]:
 
 
 def forget_topics(image: ClusterImage, names: Sequence[str]) -> Decision[None]:
-    """Delete the leader epochs of these names, except those of topics that exist again: at most one batch, with `more`
-    if others remain."""
+    """Delete the leader epochs of these names, except of topics that exist again.
+
+    At most one batch; `more` is set if others remain.
+    """
     found = sorted(set(names).intersection(gone_names(image)))
     first = tuple(found[:RECORDS_PER_BATCH_MAX])
     return Decision(None, (ForgetTopics(first),) if first else (), more=len(found) > len(first))
