@@ -1,12 +1,12 @@
 """The active controller: decides on `pending`, appends, applies immediately, answers after the commit.
 
 Theory of operation.  `pending` is the image of this leader's whole log.  The controller becomes active when it has
-applied the LeaderChange record of its own epoch: then the image contains everything that earlier leaders committed, and
-the log contains nothing else.  From then on this object is the only writer of records, so a decision knows the offsets
-that its records will get.  The next decision uses the image with these records, long before they are committed, so that
-several round trips to the disk overlap.
+applied the LeaderChange record of its own epoch.  Then the image contains everything that earlier leaders committed,
+and the log contains nothing else.  From then on this object is the only writer of records, so a decision knows the
+offsets that its records will get.  The next decision uses the image with these records, long before they are committed,
+so that several round trips to the disk overlap.
 
-Every answer waits until the log is committed up to the end of the `pending` on which it was decided: even a refusal or
+Every answer waits until the log is committed up to the end of the `pending` on which it was decided.  Even a refusal or
 a no-op may depend on a record that is not committed yet, and would be wrong if that record were lost.  An answer also
 waits for proof that this node still led when it received the request, since a leader that has been replaced without
 knowing it would decide on an old state.  If records were appended, their commit is the proof: a majority accepted them
@@ -103,7 +103,7 @@ class ControllerSettings(msgspec.Struct, frozen=True):
 
 
 class _Leadership:
-    """The controller's state of one epoch as leader, dropped when it is no longer active."""
+    """The state of one epoch as the active controller; dropped at its end."""
 
     balance: LeaderBalance
     fencing: Fencing
@@ -144,7 +144,7 @@ class ActiveController:
         replay.attach(self)
 
     async def run(self) -> None:
-        """Wait for a broken invariant and raise it; otherwise runs until it is cancelled."""
+        """Run until cancelled.  A broken assertion is raised here."""
         self._failure = asyncio.get_running_loop().create_future()
         if self._early_failure is not None:
             raise self._early_failure
@@ -450,8 +450,8 @@ class ActiveController:
         return None
 
     def _progress_soon(self, leadership: _Leadership) -> None:
-        """Look for reassignments that were completed by an event other than an ISR change, or under an earlier
-        controller."""
+        """Look for reassignments that an event other than an ISR change has completed, or that an earlier controller
+        left complete."""
         if leadership.pending.reassigning_count:
             leadership.progress.wake()
 

@@ -1,18 +1,18 @@
-"""The unavailable partitions, and for how long each was unavailable, with metric series only for those partitions.
+"""Metrics of the unavailable partitions, and of the time for which each was unavailable.
 
 Theory of operation.  A partition is `leaderless` (reads and writes fail), or `under_min_isr` (it has a leader, but
 writes with acks=all are refused), or neither.  The state follows from the image alone and changes only with records
-that name the partition, so the cost of a batch depends only on the partitions in it.  All partitions are examined once
-when this node has caught up (earlier events are not counted), when a snapshot replaces batches, and when the cluster's
-min.insync.replicas changes.  This is done in pieces with pauses: a million partitions take about 0.3 s, during which
-the loop and the log's writer thread would hardly run, since they share a GIL.  A batch that arrives in between is
-examined immediately, with the same image as the later pieces, so examining a partition twice is harmless.
+that name the partition, so the cost of a batch depends only on the partitions in it.  All partitions are examined when
+this node has caught up (earlier events are not counted), when a snapshot replaces batches, and when the cluster's
+min.insync.replicas changes.  The examination runs in pieces with pauses: a million partitions take about 0.3 s, during
+which the loop and the log's writer thread would hardly run, since they share a GIL.  A batch that arrives in between is
+examined immediately.  Later pieces use an image that includes it, so examining a partition twice is harmless.
 
 Every node measures by its own clock, but only the active controller reports.  So each partition is reported once, and
 after a change of controllers, the new controller reports its own measurements since it started.  A query with
-`increase` over such a change returns the larger increase of the two instances, as with any counter.
+`increase` over such a change returns one result for each of the two instances.
 
-100,000 series, one for each partition, would be useless.  So only partitions that are unavailable, or have been since
+A series for each of 100,000 partitions would be useless.  So only partitions that are unavailable, or have been since
 this process started, have a series, and each metric has at most `SERIES_MAX` series.  The partitions that are
 unavailable now come first, in the order in which they became unavailable; then come the partitions with the longest
 total time.  The counts are exact even if series are omitted.  The series of a deleted partition is deleted as well.
@@ -51,12 +51,12 @@ PIECE = 2_000
 """Partitions examined in one piece, in less than a millisecond."""
 PAUSE_S = 0.005
 SERIES_MAX = 1_000
-"""Maximum number of series in each metric.  A partition that was unavailable in both states has two."""
+"""Maximum number of series in each metric.  A partition that was unavailable in both states has two series."""
 
 LABELS = ("topic", "partition", "state")
 
 Key = tuple[str, int]
-"""Topic and index.  Names, since a topic that continues under another id is the same topic for people."""
+"""Topic name and index.  The name, since a topic that continues under another id is the same topic for people."""
 Labels = tuple[str, ...]
 
 
@@ -86,7 +86,7 @@ class Availability:
         self._is_active = is_active
         self._is_caught_up = is_caught_up
         self._following = False
-        self._complete = False  # whether everything has been examined once
+        self._complete = False  # whether all partitions have been examined
         self._left: Iterator[UUID] = iter(())  # topics still to be examined
         self._look_on_soon: asyncio.Handle | None = None
         self._down: dict[Key, _Down] = {}  # in the order in which they became unavailable

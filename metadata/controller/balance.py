@@ -2,8 +2,8 @@
 
 A round first looks for partitions without a leader that can have one (an unclean election may be permitted by now).
 Then it examines all topics, some at a time, so that no turn of the loop is long and no batch is large.  Interval and
-`auto.leader.rebalance.enable` are cluster configs.  A change of one of them restarts the wait; a change of any other
-config does not, since in a large cluster these may come more often than the rounds.
+`auto.leader.rebalance.enable` are cluster configs.  A change of one of them restarts the wait.  A change of another
+config does not, since in a large cluster such changes may be more frequent than the rounds.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _partition(image: ClusterImage, partition: PartitionImage) -> pb.PartitionDe
 def describe_brokers(
     image: ClusterImage, cluster_id: str, sessions: Sequence[tuple[int, Session | None]]
 ) -> pb.DescribeBrokersReply:
-    """Describe all brokers.  sessions: (broker id, its heartbeats as the controller knows them) of some or all."""
+    """Describe all brokers.  sessions: (broker id, its session with this controller), for some or all brokers."""
     heard = dict(sessions)
     return pb.DescribeBrokersReply(
         result=result(OK),

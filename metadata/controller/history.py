@@ -69,7 +69,7 @@ class History:
         An offset inside a batch gives the image at the start of that batch, because a batch is applied as a whole.
 
         Raises:
-            NotRetainedError: the records and snapshots for it are no longer retained.
+            NotRetainedError: the necessary records and snapshots are no longer retained.
         """
         async with self._busy:
             known = self._images.get(offset)
@@ -77,7 +77,7 @@ class History:
                 known = self._images[offset] = await self._build(offset)
                 while len(self._images) > _IMAGES_MAX:
                     self._images.popitem(last=False)
-            if offset < self._log.log_start:  # only the log has the voters; an image or a snapshot may outlive it
+            if offset < self._log.log_start:  # only the log has the voters; it may begin after an image
                 raise NotRetainedError
             return known
 

@@ -1,11 +1,11 @@
 """The `Node` service of every process: it answers from the node's own knowledge, and forwards nothing.
 
-It changes only one thing: `PurgeStrays` deletes replicas that belong to no partition from the node's own disks.  It
-also keeps in memory why other nodes ended (`ReportEnd`), since a node that has ended answers no request.
+It changes only one thing: `PurgeStrays` deletes replicas that belong to no partition from the node's own disks.  The
+service also keeps in memory why other nodes ended (`ReportEnd`), since a node that has ended answers no request.
 
-It reads the log and the snapshots on the node's own disk, so its answers contain only committed and applied metadata,
-and their offset.  Large requests run one after the other and let the loop run other tasks (`History`); the number of
-waiting requests is limited.
+The service reads the log and the snapshots on the node's own disk, so its answers contain only committed and applied
+metadata, and the offset of that metadata.  Large requests run one after the other and let the loop run other tasks
+(`History`); the number of waiting requests is limited.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class NodeService:
             if not 0 <= request.at_offset <= image.end_offset:
                 return self._beyond(request.at_offset, image.end_offset)
             image, timestamp_ms = await self._history.image_at(request.at_offset)
-        # Before the next await, during which the beginning of the log may be deleted.
+        # Read before the next await, during which the beginning of the log may be deleted.
         voters, target = self._node.voters_below(image.end_offset)
         reply = await describe_metadata(
             image, self._node.cluster_id or "", request.topics, partitions=not request.without_partitions

@@ -1,4 +1,4 @@
-"""Evidence that the process of a silent broker has ended: its own addresses refuse connections.
+"""Evidence that the process of a broker without heartbeats has ended: its own addresses refuse connections.
 
 Theory of operation.  When a process ends for any reason, the kernel closes its listening sockets and refuses
 connections to them.  A process that is stopped, swapped out, starved or blocked in a system call keeps its sockets, and
@@ -94,7 +94,7 @@ class Refusals:
         self._tasks: set[asyncio.Task[None]] = set()
         self._proving = asyncio.Semaphore(PROVING_MAX)
         self._probing = asyncio.Semaphore(PROBING_MAX)
-        self._job = background.job("examination of silent brokers", self._step)
+        self._job = background.job("examination of brokers without heartbeats", self._step)
         background.on_stop(self._stop)
 
     def heard(self, broker: BrokerImage, session: Session) -> None:
@@ -153,10 +153,10 @@ class Refusals:
         self._counts[answer.value] += 1
         return peer
 
-    # Examination of silent brokers
+    # Examination of brokers without heartbeats
 
     def _step(self) -> float | None:
-        """Start to examine all brokers whose heartbeat is overdue; return the seconds until another one may be."""
+        """Start to examine all brokers whose heartbeat is overdue; return the seconds until the next one is."""
         now = _now()
         next_s: float | None = None
         for broker_id, session in self._sessions.items():
@@ -183,7 +183,7 @@ class Refusals:
                     if is_silent():  # a heartbeat may have come during the last round
                         self._on_gone(broker_id, session, heard_at)
                     return
-                await asyncio.sleep(ROUND_PAUSE_S)  # no event signals that a listener is open again
+                await asyncio.sleep(ROUND_PAUSE_S)  # there is no event for a listener that is open again
             else:
                 refused = 0
                 await asyncio.sleep(backoff.next_s())

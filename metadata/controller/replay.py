@@ -20,8 +20,8 @@ from quorum.core.types import Batch, LeaderChange
 from quorum.waiters import OffsetWaiters
 
 Subscriber = Callable[[ClusterImage, ClusterImage, Sequence[Record] | None, int, int, int], None]
-"""callback(old, new, records, base_offset, end_offset, timestamp_ms).  `records` is empty for a control batch.  It is
-None if a snapshot replaced the batches between `old` and `new`: anything may have changed."""
+"""callback(old, new, records, base_offset, end_offset, timestamp_ms).  `records` is empty for a control batch, and None
+if a snapshot replaced the batches between `old` and `new`, so that anything may have changed."""
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Controller(Protocol):
     """The replay's interface to the controller of this process."""
 
     def prepared(self, batch: Batch) -> Prepared | None:
-        """Return and drop the prepared result of a batch that is committed now."""
+        """Return and drop the result that was prepared for a committed batch; None if there is none."""
         ...
 
     def leader_change_applied(self, epoch: int) -> None: ...

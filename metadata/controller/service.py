@@ -6,9 +6,9 @@ leader, once.
 Every call ends shortly before the caller's timeout (`header.timeout_ms`), so that the caller gets a named outcome
 instead of its own timeout.  While no leader is known, or this node has won an election but its controller is not active
 yet, a call waits for an active controller within its deadline.  Only a transfer of leadership does not wait: a leader
-may hand over before its controller is active, since it may never become active, for example if the node cannot read its
-log.  A request is forwarded only once: if it reaches a node that is not the leader, that node answers NOT_CONTROLLER,
-and the caller looks for the new leader itself.
+may hand over before its controller is active.  Otherwise a node whose controller cannot become active, for example
+because it cannot read its log, could not hand over.  A request is forwarded only once: if it reaches a node that is not
+the leader, that node answers NOT_CONTROLLER, and the caller looks for the new leader itself.
 
 A read with `unconfirmed` in its header needs no controller: this node answers it from the metadata that it has applied.
 The reply is marked as unconfirmed, and contains the offset, the generation of the quorum and the epoch.
@@ -83,9 +83,9 @@ IN_PROGRESS_MAX = {Load.ADMINISTRATION: 1_000, Load.BROKERS: 10_000, Load.HEARTB
 
 Handle = Callable[["ControllerService", RequestT, float], Awaitable[ReplyT | Outcome]]
 """Answers a request on the active controller, within a number of milliseconds.  Raises RemoteProtocolError if the
-request is malformed; `ControllerService.handle` answers the error."""
+request is malformed; `ControllerService.handle` turns the error into a refusal."""
 Describe = Callable[["ControllerService", RequestT, ClusterImage], Awaitable[ReplyT | Outcome]]
-"""Answers a read from an image.  Raises as `Handle`."""
+"""Answers a read from an image.  Raises the same error as `Handle`."""
 
 
 class _Method(NamedTuple):
@@ -222,14 +222,14 @@ class ControllerService:
         return answer
 
     async def _turn(self) -> None:
-        """Wait for the turn of an administrator's request.  The caller then decides it before anything else runs."""
+        """Wait for the turn of an administrator's request.  The caller then decides the request before others run."""
         await self._bulk.acquire()
         asyncio.get_running_loop().call_soon(self._bulk.release)
 
     async def _forward(
         self, rpc: Rpc[RequestT, ReplyT], request: RequestT, address: str, timeout_ms: float
     ) -> ReplyT | Outcome | None:
-        """Return the answer of the leader at `address`; None if another node leads now and may be sent the request."""
+        """Return the answer of the leader at `address`; None if the request may be sent to a newer leader."""
         copy = rpc.request()
         copy.CopyFrom(request)
         header = header_of(copy)
@@ -378,7 +378,7 @@ class ControllerService:
     async def _confirmed(self, reply: ReplyT, deadline: float) -> ReplyT | Outcome:
         """Return `reply` once it is proven that this node led.
 
-        Only for a reply without an append: the commit of an append would be the proof.
+        Only for a reply without an append: the commit of an append is itself the proof.
         """
         left_ms = max((deadline - asyncio.get_running_loop().time()) * 1000, 1)
         return await self.controller.confirm(left_ms) or reply

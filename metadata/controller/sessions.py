@@ -29,11 +29,11 @@ Socket = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """The heartbeats of one incarnation of a broker.  Offsets are -1 until it has sent one to this controller.
+    """The heartbeats of one incarnation of a broker.  Offsets are -1 until its first heartbeat to this controller.
 
     The last four fields belong to `metadata.controller.refusals`.  accepted: the numeric addresses of this broker that
     have accepted a connection from this node; empty until enough of them have.  prove_at: loop time from which the
-    addresses may be tried again; prove_again: the backoff that sets it.  has_task: a task is trying to connect.
+    addresses may be tried again; prove_again: its backoff.  has_task: a task is trying to connect.
     """
 
     broker_epoch: int

@@ -51,7 +51,7 @@ UNSETTLED = {
     VoterChangeError.OUTCOME_UNKNOWN,
     VoterChangeError.TIMED_OUT,
 }
-"""Errors that say nothing about the voters.  A leader may return them without confirming that it still leads."""
+"""Errors that reveal nothing about the voters.  A leader may return them without confirming that it still leads."""
 
 
 def change(request: pb.ChangeVotersRequest) -> VoterChange:
