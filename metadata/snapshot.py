@@ -3,9 +3,9 @@
 Theory of operation.  A chunk is msgpack, tagged with its kind.  The quorum writes the chunks to a file, with a checksum
 for each, and with the log end of the image (`quorum/snapshots.py`).  So the chunks that this module reads are
 undamaged, but a newer version may have written them.  Everything is in one fixed order, so equal images give equal
-bytes in every process.  Partitions are
-written as columns, with tables of the replica lists, member lists and directories that occur in the chunk.  This takes
-about 20 bytes per partition, and decoding is mostly one C call per chunk.
+bytes in every process.  Partitions are written as columns, with tables of the replica lists, member lists and
+directories that occur in the chunk.  This takes about 20 bytes per partition, and decoding is mostly one C call per
+chunk.
 
 An image never changes, so it can be written slowly while newer images are made.  `chunks` is a generator that works for
 a few milliseconds between two values, and yields an empty chunk if no chunk is ready.  Sorting a million topics in one
@@ -67,11 +67,10 @@ class Topics(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     """Partitions of some topics, as columns.
 
     topics: (id, name, total partitions, index of the first partition in this chunk, number of partitions in this
-    chunk); the parts of a topic are consecutive.
-    directories: directory ids that occur.  replica_lists: for each list, (broker id, index of its directory) of every
-    replica, flattened.  members: lists of broker ids.  The columns hold one value per partition: an index of one of
-    these tables, or a plain number.  renewed: (id, origin) of the topics in this chunk that were created with another
-    id.
+    chunk); the parts of a topic are consecutive.  directories: directory ids that occur.  replica_lists: for each list,
+    (broker id, index of its directory) of every replica, flattened.  members: lists of broker ids.  The columns hold
+    one value per partition: an index into one of these tables, or a plain number.  renewed: (id, origin) of the topics
+    in this chunk that were created with another id.
     """
 
     topics: tuple[tuple[bytes, str, int, int, int], ...]

@@ -4,9 +4,8 @@ Theory of operation.  A leader must hold every committed record.  The members of
 leader replicas (ELR).  A record is committed when the whole ISR holds it, and nothing more is committed while the ISR
 is smaller than min.insync.replicas.  Therefore, if a replica leaves the ISR and the ISR falls below that size, the
 replica still holds all committed records until the ISR is large enough again.  For that time, the replica is in the
-ELR.  The effective
-min.insync.replicas is at most the number of replicas, without those that a reassignment is adding.  The leader of the
-partition uses the same value.
+ELR.  The effective min.insync.replicas is at most the number of replicas, without those that a reassignment is adding.
+The leader of the partition uses the same value.
 
 `elect` applies these rules to the replicas and the ISR that a decision requests:
 

@@ -7,10 +7,10 @@ has just appended), on standbys and on brokers (for committed records).  Equal l
 from a correct controller.  It fails an assertion, which ends the process; nothing is skipped.
 
 Topics are a persistent map to structs that hold a plain tuple of partitions.  A batch opens each topic that it changes
-once, as a list, and builds its tuple once at the end, so a failover of 10,000 partitions is linear.  In addition, there
-are bitmasks of the partitions led and hosted, by broker and topic, which every change updates.  The partitions without
-a leader are those led by `NO_LEADER`.  Except for `digest()`, the cost of an operation depends on the partitions that
-change, not on all partitions.
+once, as a list, and builds its tuple once at the end, so the time of a failover is linear in the number of partitions.
+For each broker and topic, bitmasks hold the partitions that the broker leads and hosts; every change updates them.
+Partitions without a leader count as led by `NO_LEADER`.  Except for `digest()`, the cost of an operation depends on the
+partitions that change, not on all partitions.
 
 Leader epochs of (topic name, index) never restart, since clients ignore a lower epoch.  `past_epochs` keeps the epochs
 of removed partitions, and `first_leader_epoch` returns the first epoch for a new partition of that name.  About a day
@@ -58,7 +58,7 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
     # Change
 
     def apply(self, base_offset: int, records: Sequence[Record], epoch: int | None = None) -> ClusterImage:
-        """Return the image after a data batch, whose records have the offsets from `base_offset` on.
+        """Return the image after a data batch.  Its first record has the offset `base_offset`.
 
         epoch: the epoch of the batch; None: unchanged.
         """
@@ -103,7 +103,7 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
         return self.hosting_masks.get(broker_id, _NO_MASKS).by_topic
 
     def leader_count(self, broker_id: int) -> int:
-        """Return the number of partitions that this broker leads; for `NO_LEADER`, of those without a leader."""
+        """Return the number of partitions that this broker leads; for `NO_LEADER`, of partitions without a leader."""
         return self.leader_masks.get(broker_id, _NO_MASKS).count
 
     def replica_count(self, broker_id: int) -> int:

@@ -27,8 +27,8 @@ from metadata.records import (
 class Delta(msgspec.Struct, frozen=True, gc=False):
     """A change from `old` to `new`.  Everything is ordered: topics by id, indexes and broker ids ascending.
 
-    partitions: topic id → indexes of partitions that were created, changed or removed one by one; compare the images to
-    distinguish these.  topics_removed: topics of `old` that were deleted with all their partitions.
+    partitions: topic id → indexes of partitions that were created, changed or removed one by one.  The images show
+    which of these happened.  topics_removed: topics of `old` that were deleted with all their partitions.
     topics_renewed: id in `old` → id in `new`, for topics that got another id; they count neither as created nor as
     removed.  `partitions` lists their partitions under the new id, including removed ones.
     """

@@ -48,7 +48,7 @@ class Masks(msgspec.Struct, frozen=True, gc=False):
 
 
 class _OpenTopic:
-    """A topic being edited.  leads, hosts: by broker, the indexes whose bit toggles, once for each toggle."""
+    """A topic being edited.  leads, hosts: by broker, the indexes whose bits toggle, once per toggle."""
 
     __slots__ = ("hosts", "leads", "name", "origin", "partitions", "removed", "topic_id")
 
@@ -90,7 +90,7 @@ class _OpenTopic:
         return partition
 
     def moved_to(self, topic_id: UUID) -> _OpenTopic:
-        """Return the same topic under another id, and leave nothing under this one."""
+        """Return the same topic under another id, and mark this one as removed."""
         moved = _OpenTopic(topic_id, self.name, self.origin, self.partitions)
         for partition in self.partitions:
             if partition is not None:

@@ -1,7 +1,7 @@
 """The configs of single groups (KIP-848, KIP-932): their table, their ranges, and their values in force.
 
 A group's value is its own record, else the value of the cluster config from which the key inherits, else the default.
-Configs of the cluster, such as `group.share.max.session.timeout.ms`, give the range of a number.  If they change
+Configs of the cluster, such as `group.share.max.session.timeout.ms`, give the range of a number.  If the range changes
 afterwards, a group's value outside the new range counts as the nearest value within it.
 
 A group need not exist to have configs: an administrator may set them before the first member joins.  Deleting the group
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from metadata.image.cluster import ClusterImage
 
 GROUPS_WITH_CONFIGS_MAX = 10_000
-"""Groups that may have configs of their own.  The configs of a further group are refused."""
+"""Maximum number of groups with configs of their own.  The configs of a further group are refused."""
 
 RENEW_ENABLED = "share.renew.acknowledge.enable"
 """Whether members may renew the locks of their records (KIP-1222, KIP-1240)."""
@@ -31,7 +31,7 @@ DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 DEAD_LETTER_COPIES = "errors.deadletterqueue.copy.record.enable"
 """Whether a dead letter has the key, the value and the headers of its record."""
 DEAD_LETTER_PREFIX = "errors.deadletterqueue.topic.name.prefix"
-"""The config of the cluster with which the names of dead-letter topics begin."""
+"""The config of the cluster that sets the prefix of the names of dead-letter topics."""
 DEAD_LETTER_CREATION = "errors.deadletterqueue.auto.create.topics.enable"
 """The config of the cluster that lets brokers create missing dead-letter topics."""
 DEAD_LETTERS_ADMITTED = "errors.deadletterqueue.group.enable"
@@ -138,7 +138,7 @@ def dead_letter_problem(image: ClusterImage, topic: str) -> str | None:
 
 
 def group_keys(image: ClusterImage) -> dict[str, ConfigKey]:
-    """Return all configs of groups, as `group_key` does."""
+    """Return all configs of groups, with the ranges and defaults that the cluster's configs give them now."""
     return {key: group_key(image, key) for key in GROUP_CONFIGS}
 
 

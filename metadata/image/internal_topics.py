@@ -25,7 +25,7 @@ PARTITIONS_KEYS: Mapping[str, str] = {
 """The internal topics that can be created, each with the cluster config that sets its number of partitions."""
 
 INTERNAL_CONFIGS: Mapping[str, str] = {CLEANUP_POLICY: COMPACT, "segment.bytes": str(100 << 20)}
-"""The configs that an internal topic is created with, ascending.  Its cleanup.policy cannot be changed."""
+"""The configs of a new internal topic, by key, ascending.  Its cleanup.policy cannot be changed."""
 
 
 def is_internal(name: str) -> bool:

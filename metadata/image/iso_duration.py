@@ -17,7 +17,7 @@ _PATTERN = re.compile(
 def duration_ms(text: str) -> int | None:
     """Return a duration in ms, rounded down; None if it is malformed, negative, or above `DURATION_MAX_MS`.
 
-    Units are days, hours, minutes and seconds, at least one of them.
+    The units are days, hours, minutes and seconds; at least one is required.
     """
     found = _PATTERN.fullmatch(text) if len(text) <= CHARS_MAX else None
     if found is None or not any(found.groups()):

@@ -1,7 +1,7 @@
-"""The tables of configs that are records (name, type, range, default), to check, resolve and explain values.
+"""Tables of the configs that are stored as records: name, type, range and default.
 
 A topic's value is its own Config record, else the cluster's record of the same key, else the default here.  Configs
-that only the cluster or only a broker has are in tables of their own; those of groups are in `group_configs.py`.
+that only the cluster or only a broker has are in tables of their own; configs of groups are in `group_configs.py`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ BY_DURATION = "by_duration:"
 """The beginning of a value of share.auto.offset.reset that gives the age of the first record."""
 OFFSET_RESETS = ("earliest", "latest")
 KEYS_SHOWN_MAX = 8
-"""How many keys the message about an unknown key lists if none is similar."""
+"""Maximum number of keys that the message about an unknown key lists, if no key is similar."""
 HINTS_KEPT_MAX = 64
-"""Unknown keys whose similar key is remembered.  A search takes almost a millisecond, and one request may set the same
-unknown key for thousands of topics."""
+"""Maximum number of unknown keys whose most similar key is cached.  A search takes almost a millisecond, and a request
+may set the same unknown key for thousands of topics."""
 
 _RATIO = re.compile(r"[01](\.[0-9]{0,15})?|\.[0-9]{1,15}")
 _REPLICAS = re.compile(r"\*|([0-9]{1,10}:[0-9]{1,10}(,[0-9]{1,10}:[0-9]{1,10})*)?")
@@ -222,7 +222,7 @@ appends the batch, as Kafka does.  Without this check, a defective producer can 
 errors.deadletterqueue.group.enable: whether brokers may write the dead letters of share groups to the topic (KIP-1191).
 message.timestamp.type: LogAppendTime replaces the timestamps of producers with the leader's time of the append.
 message.timestamp.before.max.ms, message.timestamp.after.max.ms: how far the timestamp of a record may lie in the past
-and in the future.  The largest number means no limit, the default of both; in Kafka 4 the future is limited to an hour.
+and in the future.  The largest number means no limit, and is the default of both.  Kafka 4 limits the future to 1 h.
 Kafka configs that scripts set, but that have no meaning for quorumlog, are accepted with a note
 (`ConfigKey.no_effect`).  Configs with one permitted value would change which records are accepted, stamped or kept, so
 no other value is accepted.
@@ -293,25 +293,28 @@ auto.create.topics.enable: whether a broker creates a topic that a client names 
 off, unlike Kafka's: a misspelt name would become a topic, with settings that were not chosen.
 errors.deadletterqueue.*: whether a broker creates a missing dead-letter topic of a share group (KIP-1191), and how the
 names of these topics must begin.
-group.consumer.*: limits of groups of the newer protocol (KIP-848).  group.consumer.assignors: the assignors that
-members may choose, the default first.  group.consumer.assignment.interval.ms: the time between two assignments
-(KIP-1263).
+group.consumer.*: limits of groups of the newer protocol (KIP-848).
+group.consumer.assignors: the assignors that members may choose, the default first.
+group.consumer.assignment.interval.ms: the time between two assignments (KIP-1263).
 group.consumer.migration.policy: whether a group with members may change its protocol.
-group.share.*: limits of share groups (KIP-932).  group.share.delivery.count.limit: a record that was delivered this
-often without being accepted is archived.  group.share.record.lock.duration.ms: how long a member may keep a record.
+group.share.*: limits of share groups (KIP-932).
+group.share.delivery.count.limit: a record that was delivered this often without being accepted is archived.
+group.share.record.lock.duration.ms: how long a member may keep a record.
 group.share.partition.max.record.locks: records of a partition that may be in flight in a share group.
 group.share.min.*, group.share.max.*: the range for configs of single groups (`metadata/image/group_configs.py`).
 share.auto.offset.reset, share.isolation.level: the values for share groups that set none; Kafka has no such defaults.
-group.initial.rebalance.delay.ms: how long the first rebalance of an empty group waits for more members. group.max.size:
-members of a group. metadata.retention: how much history of the metadata every node keeps; the limit that is reached
-first applies. offset.metadata.max.bytes: size of the text that a client may store with a committed offset.
-offsets.retention.minutes: how long the offsets of a group stay after it became empty. offsets.topic.num.partitions:
-partitions of __consumer_offsets, in force when a broker creates that topic. reassignment.throttle.bytes.per.second: how
-much a broker copies to replicas that are being added; -1: no limit. replica.selector: rack-aware sends a consumer that
-names its rack to a replica in that rack; with `leader`, leaders serve all consumers. transaction.max.timeout.ms: how
-long a producer may keep a transaction open. transaction.state.log.num.partitions: partitions of __transaction_state, in
-force when a broker creates that topic. transactional.id.expiration.ms: how long a transactional id without an open
-transaction is kept.
+group.initial.rebalance.delay.ms: how long the first rebalance of an empty group waits for more members.
+group.max.size: members of a group.
+metadata.retention.*: how much history of the metadata every node keeps; the limit that is reached first applies.
+offset.metadata.max.bytes: size of the text that a client may store with a committed offset.
+offsets.retention.minutes: how long the offsets of a group stay after it became empty.
+offsets.topic.num.partitions: partitions of __consumer_offsets when a broker creates that topic.
+reassignment.throttle.bytes.per.second: how much a broker copies to replicas that are being added; -1: no limit.
+replica.selector: rack-aware sends a consumer that names its rack to a replica in that rack; with `leader`, leaders
+serve all consumers.
+transaction.max.timeout.ms: how long a producer may keep a transaction open.
+transaction.state.log.num.partitions: partitions of __transaction_state when a broker creates that topic.
+transactional.id.expiration.ms: how long a transactional id without an open transaction is kept.
 """
 
 _FOLLOWER_RATE = "follower.replication.throttled.rate"
@@ -330,11 +333,11 @@ BROKER_CONFIGS: dict[str, ConfigKey] = {
         _int("replica.alter.log.dirs.io.max.bytes.per.second", INT64_MAX, 0),
     )
 }
-"""Configs of a single broker.  A cordoned broker gets a new replica only if a request names it.
+"""Configs of a single broker.  A cordoned broker gets a new replica only if a request names that broker.
 
 follower.replication.throttled.rate: how many bytes per second this broker copies to replicas that are being added; the
 maximum means no limit.  Kafka limits both ends of a copy, and kafka-reassign-partitions sets both to the same value.
-replica.alter.log.dirs.io.max.bytes.per.second: the same for replicas that move between the directories of this broker.
+replica.alter.log.dirs.io.max.bytes.per.second: the same for copies between the directories of this broker.
 """
 
 KAFKA_RATES = frozenset(

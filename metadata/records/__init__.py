@@ -35,16 +35,16 @@ TRANSACTION_VERSION = "transaction.version"
 """Kafka's feature whose level recommends a version of the transaction protocol to clients (KIP-890)."""
 TRANSACTION_VERSIONS = range(3)
 TRANSACTION_VERSION_DEFAULT = 2
-"""The level while no record has set one."""
+"""The level that applies until a record sets one."""
 METADATA_VERSION_MIN = 1
 METADATA_VERSION_MAX = 2
-"""Levels of the feature that this release supports."""
+"""The highest level of metadata.version that this release supports."""
 GROUP_CONFIGS_LEVEL = 2
-"""The level of metadata.version from which on the log may hold configs of groups."""
+"""The lowest level of metadata.version at which the log may hold configs of groups."""
 
 
 class RegisterBroker(msgspec.Struct, frozen=True, gc=False):
-    """The registration of a broker, its first or after a restart.  The record's offset is the broker epoch.
+    """The registration of a broker, at its first start or a later one.  The record's offset is the broker epoch.
 
     previous_broker_epoch: the epoch after which the broker stopped cleanly; NO_OFFSET if it did not, or is new.
     feature_min, feature_max: the levels of metadata.version that it supports.
@@ -62,7 +62,7 @@ class RegisterBroker(msgspec.Struct, frozen=True, gc=False):
 
 
 class BrokerChange(msgspec.Struct, frozen=True, gc=False):
-    """A change of a broker.  A field that is None stays unchanged.  directories_offline: additional failed ones."""
+    """A change of a broker.  A field that is None stays unchanged.  directories_offline: further failed ones."""
 
     broker_id: int
     broker_epoch: int
@@ -211,7 +211,7 @@ class Feature(msgspec.Struct, frozen=True, gc=False):
 
 
 class ForgetTopics(msgspec.Struct, frozen=True, gc=False):
-    """The leader epochs of these topics, which were deleted about a day ago, are dropped."""
+    """The deletion of the leader epochs of these topic names, about a day after the topics were deleted."""
 
     names: tuple[str, ...]
 

@@ -1,7 +1,7 @@
-"""The id of one process of a broker.  It contains the number of the start, so that a controller can order processes.
+"""The id of one process of a broker.  The id contains the number of the start, so a controller can order processes.
 
-A request of a process that was killed can reach the controller after the next process has registered, from a socket's
-buffer or a slow network.  The starts of a data directory are numbered (`broker.server.marks`), and the number is the
+A request of a killed process may wait in a socket's buffer or a slow network, and reach the controller after the next
+process has registered.  The starts of a data directory are numbered (`broker.server.marks`), and the number is the
 first 48 bits of the id, which is a UUID of version 8 (RFC 9562, section 5.8).  The other bits are random.
 """
 
