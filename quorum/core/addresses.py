@@ -1,7 +1,7 @@
 """The addresses of voters that have moved, while no leader can write them to the log.
 
 A voter gives its address with its requests.  Nodes without a leader also report the addresses that they have heard, in
-their replies to DescribeQuorum: a voter that has moved may not know of a newer voter, and so sends it no request.
+their replies to DescribeQuorum: a voter that has moved may not know of a newer voter, and does not send to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quorum.core.types import ReplicaKey, Voter
 class VoterAddress(NamedTuple):
     """An address of a voter that is newer than the one in the log."""
 
-    by_log: str  # the voter's address in the log at that time; if the log has another one, this is outdated
+    by_log: str  # the voter's address in the log at that time; once the log has another one, this entry is outdated
     heard: str
     is_own: bool  # the voter itself gave it; otherwise another node reported it
 
@@ -53,7 +53,7 @@ class VoterAddresses:
         return known
 
     def where(self, voter: ReplicaKey, failures: int) -> Peer:
-        """Return the address to ask for a vote: in turn the log's address, and the newer one."""
+        """Return the address for a request for a vote: the newer address and the log's address in turn."""
         known = self.newest(voter)
         if known is None or failures % 2:
             return self._state.peer(voter)

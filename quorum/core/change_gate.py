@@ -38,8 +38,8 @@ from quorum.core.types import ControlRecord, ReplicaKey, TargetVoters, Voter, Vo
 PROBES_MAX = 5
 """An address counts as unreachable after this many requests in a row without an answer.
 
-The pauses between them take 0.75 s or more by default.  A connection that has failed may wait 0.6 s before it tries
-again, so a node that has just started is still reached.
+The pauses between these requests take 0.75 s or more by default.  A connection that has failed may wait 0.6 s before it
+tries again, so a node that has just started is still reached.
 """
 
 
@@ -199,7 +199,7 @@ class ChangeGate:
     ) -> ReplicaKey | Verdict | None:
         """Return the key of the disk that answers at `address`; None until it has answered.
 
-        Return a verdict if no node answers, or another one than expected.
+        Return a verdict if no node answers, or a node that was not expected.
         """
         state = self._state
         if (node_id, address) == (state.key.node_id, state.config.address):

@@ -1,9 +1,9 @@
-"""The next step of a change of the voters, and its refusal, as plain functions of voter sets.
+"""Functions of voter sets: the next step of a change of the voters, and the refusal of a change.
 
 The leader works towards a target one voter at a time.  It adds voters before it removes others, so that the cluster
-never has less redundancy than at the beginning or at the end.  The set is at most one voter larger than the larger of
-the two sets, so that the majority does not become larger than necessary.  The leader is removed last, so that
-leadership moves once.  A disk that replaces another disk of the same node can only be added after that one is removed.
+never has less redundancy than at the beginning or at the end.  At most one voter is added beyond the larger of the
+first and the last set, so that the majority does not become larger than necessary.  The leader is removed last, so that
+leadership moves once.  A disk that replaces another disk of the same node is added after the other disk is removed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def names(voters: VoterSet | None) -> str:
 
 
 def refuse_without_majority(after: VoterSet, live: Collection[ReplicaKey]) -> Verdict | None:
-    """Refuse a voter set without a live majority: it could not even commit the change that reverts it."""
+    """Refuse a voter set without a live majority: such a set could not even commit its own reversal."""
     up = [str(voter.key.node_id) for voter in after if voter.key in live]
     down = [str(voter.key.node_id) for voter in after if voter.key not in live]
     if len(up) >= after.majority:

@@ -6,7 +6,7 @@ import msgspec
 
 
 class RaftConfig(msgspec.Struct, frozen=True):
-    """The settings of a core.  The code that creates it checks them; `RaftCore` refuses a wrong voter list
+    """The settings of a core.  The caller checks them, except for the voter list: `RaftCore` refuses a wrong one
     (`NodeRefused`).
 
     address: control address (HOST:PORT) that this node advertises.
@@ -27,18 +27,18 @@ class RaftConfig(msgspec.Struct, frozen=True):
     new_cluster_id: str | None = None
     election_timeout_ms: int = 1000
     fetch_timeout_ms: int = 2000
-    append_linger_ms: int = 0  # how long the shell collects a leader's data before it writes them together
+    append_linger_ms: int = 0  # how long the shell collects a leader's batches for one write
     request_timeout_ms: int = 1000
     retry_backoff_ms: int = 50  # first pause after a failed request; doubles
     retry_backoff_max_ms: int = 500
     download_backoff_ms: int = 500  # pause before a snapshot that arrived damaged is downloaded again; doubles
     download_backoff_max_ms: int = 30_000
-    voter_wait_ms: int = 500  # how long a leader may hold the fetch of a voter that has everything
+    voter_wait_ms: int = 500  # how long a leader may hold the fetch of a voter that has every record
     watermark_wait_ms: int = 5  # the delay of a new high watermark for a voter that has every record
     observer_wait_ms: int = 5_000  # like voter_wait_ms, for an observer; limits how late a broker notices a hung leader
     fetch_max_bytes: int = 1 << 20  # of batches in one fetch reply, and of a snapshot in one part
     recent_max_bytes: int = 4 << 20  # durable batches kept in memory, so that fetches near the end read no disk
-    unwritten_max_bytes: int = 64 << 20  # of appended batches not yet durable; more proposals are refused
+    unwritten_max_bytes: int = 64 << 20  # of appended batches not yet durable; further proposals are refused
     parked_fetches_max: int = 4096  # held by a leader; further fetches of observers are answered immediately
     observers_max: int = 4096  # remembered by a leader; the observer with the oldest last fetch is dropped first
     step_timeout_ms: int = 30_000  # for one step towards a target, before it is tried again
@@ -47,7 +47,7 @@ class RaftConfig(msgspec.Struct, frozen=True):
     steady_ms: int = 60_000  # a node that led for a shorter time is not preferred for a while
     preference_wait_ms: int = 30_000  # how long such a node is not preferred; doubles
     preference_wait_max_ms: int = 600_000
-    reset_interval_ms: int = 5_000  # at least this long between two resets of all connections by a paused leader
+    reset_interval_ms: int = 5_000  # minimum time between two resets of all connections by a paused leader
     reads_max: int = 4096  # reads that wait for confirmation by a leader; further reads are refused
     wall_offset_ms: int = 0
 

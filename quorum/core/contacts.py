@@ -1,14 +1,14 @@
 """Contact of a leader with its replicas: which are live, and whether a majority still follows.
 
 Theory of operation.  A replica shows that it is live by asking the leader for something: by a Fetch, or by a
-FetchSnapshot while it downloads.  Both go through `hear`, the only place that counts contact.  Everything that needs
-a live replica relies on it: the pause of a leader without a majority, changes of the voters, handovers.
+FetchSnapshot while it downloads.  Both go through `hear`, the only place that counts contact.  Everything that needs a
+live replica relies on this: the pause of a leader without a majority, changes of the voters, handovers.
 
-A request shows that its sender was alive when it sent it, not when the leader reads it.  Normally these are the same
-moment.  After the leader was stalled (stopped, swapped out), requests of any age wait in its sockets, and their senders
-may have lost their disks since then.  So the leader begins a new round (see `reads.py`).  From then on only requests of
-that round count as contact: a sender learns the round from a reply that the leader gave after the stall.  Requests of
-an older round are answered immediately, so that a live sender needs only one more exchange."""
+A request shows that its sender was alive at the time of sending, not when the leader reads it.  Normally these are
+the same moment.  After the leader was stalled (stopped, swapped out), requests of any age wait in its sockets, and
+their senders may have lost their disks since then.  So the leader begins a new round (see `reads.py`).  From then on
+only requests of that round count as contact: a sender learns the round from a reply that the leader gave after the
+stall.  Requests of an older round are answered immediately, so that a live sender needs only one more exchange."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Contacts:
         self._state = state
 
     def hear(self, leader: Leader, progress: ReplicaProgress, request: Fetch | FetchSnapshot, now_ms: int) -> bool:
-        """Count a valid request of a replica as contact; False if it may be older than a stall of this node."""
+        """Count a valid request of a replica as contact.  Return False if the request may be older than a stall."""
         is_current = request.round >= leader.trusted_round
         if is_current:
             progress.last_fetch_ms = now_ms
@@ -81,7 +81,7 @@ class Contacts:
     def is_live(self, leader: Leader, key: ReplicaKey, now_ms: int) -> bool:
         """Return whether the replica has sent a request within the fetch timeout.
 
-        It is not live if another disk has answered at its address since then.  The leader itself is live.
+        A replica is not live if another disk has answered at its address since then.  The leader itself is live.
         """
         state = self._state
         if key == state.key:

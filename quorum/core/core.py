@@ -27,8 +27,8 @@ Instead, a part leaves a decision in the state or returns it, and `RaftCore` pas
     Status          the answer to DescribeQuorum                                 LeaderHistory, Contacts, VoterAddresses
 
 Every step ends in the same way: requests that are due are sent, parked fetches with something to send are answered, a
-higher watermark is reported to the shell, the step's write is put first, and the invariants are checked.  An
-AssertionError is a bug in this package or its shell; nothing that a peer sends can cause one."""
+higher watermark is reported to the shell, the step's write is put before its other effects, and the invariants are
+checked.  An AssertionError is a bug in this package or its shell; nothing that a peer sends can cause one."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ from quorum.core.types import Election, LogEnd, ReplicaKey, StoredQuorum
 from quorum.core.voters import VoterHistory
 
 IDLE_TICK_MS = 10_000
-"""The core requests a tick at least this often, even if nothing is due."""
+"""Maximum time between two ticks, even if nothing is due."""
 STRANGERS_MAX = 100
 """Maximum number of addresses of other clusters that are reported."""
 
@@ -303,7 +303,7 @@ class RaftCore:
         if isinstance(state.role, Leader):
             self._replication.commit(state.role)
 
-    # Replies.  A pending request takes only the reply to its latest request, in the same stay in the same role.
+    # Replies.  A pending request takes only the reply to its latest request, and none after a change of role.
 
     def _pending_of(self, call: Call) -> PendingRequest | None:
         state = self._state
@@ -357,7 +357,7 @@ class RaftCore:
         return None
 
     def _note_stranger(self, address: str, cluster_id: str | None) -> None:
-        """Report once that another cluster answers at an address of this one; a person must decide which is wrong."""
+        """Report once that another cluster answers at an address of this one; a person must decide which is right."""
         state = self._state
         if address in self._strangers or len(self._strangers) >= STRANGERS_MAX:
             return
@@ -431,7 +431,7 @@ class RaftCore:
 
     @property
     def deadline_ms(self) -> int:
-        """Return the time at which the next `Tick` is due; a `Tick` at that time always moves it."""
+        """Return the time at which the next `Tick` is due.  A `Tick` at that time always moves this deadline."""
         if self._state.refused is not None:
             return self._idle_ms
         times = [time for time in self._timers() if time is not None]
@@ -589,7 +589,7 @@ class RaftCore:
     def describe(self, now_ms: int, error: ErrorCode = ErrorCode.NONE) -> DescribeQuorumReply:
         """Return the state of the quorum that this node knows; ages are relative to `now_ms`.
 
-        With an error, return only the fields of every reply.
+        With an error, return only the fields that every reply has.
         """
         return self._status.describe(now_ms, error)
 

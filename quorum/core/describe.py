@@ -1,4 +1,4 @@
-"""Effects, requests and replies as one line of text each: for DEBUG logs and the scenarios in `tests/scenarios`."""
+"""Effects, requests and replies as one line of text each, for DEBUG logs and the scenarios in `tests/scenarios`."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ takes the next epoch only if a majority would vote for it.  A follower that hear
 cut off cannot end the leadership of a working leader when it rejoins.  If two Prospective nodes ask each other, the one
 with the lower (log end, id) agrees and waits.  The other refuses, and asks again immediately, because its pre-vote will
 now be granted.  So a split costs one round trip, not another timeout.  A node whose own pre-vote has timed out agrees
-to every node with a log as long as its own: it may have the higher id and be unable to reach a majority.
+even to a node with a lower id, if that node's log is as long as its own: it may itself be unable to reach a majority.
 
-A request is checked before this node acts on it: cluster, generation, and whether it is addressed to this disk.  Only
-then may its epoch be adopted, and only from a node that could be a voter.  Every reply carries the epoch and leader
+Before this node acts on a request, it checks the cluster, the generation and the addressed disk.  Only then may the
+epoch of the request be adopted, and only from a node that could be a voter.  Every reply carries the epoch and leader
 that its sender knows, so stale nodes learn from replies.
 
 A node that searches for its leader reports its epoch.  If that epoch is later than the leader's, and the node is not a
@@ -54,8 +54,8 @@ EPOCH_AHEAD_MAX = 16
 greater distance is not plausible, because each epoch required a majority of pre-votes."""
 
 DELAYS_MAX = 5
-"""How many times the delay of a successor may double.  So the second successor waits for at least 1/32 of the election
-timeout."""
+"""Maximum number of times that the delay doubles from one successor to the next.  So the second successor waits for at
+least 1/32 of the election timeout."""
 
 
 class Elections:
@@ -80,7 +80,7 @@ class Elections:
     # Adopting epochs
 
     def _refuse_peer(self, sender: Sender, target: ReplicaKey, epoch: int, log_end: LogEnd | None) -> ErrorCode:
-        """Check a Vote, BeginQuorumEpoch or EndQuorumEpoch up to and including the plausibility of its epoch."""
+        """Return the error for a Vote, BeginQuorumEpoch or EndQuorumEpoch with a wrong sender or epoch, else NONE."""
         state = self._state
         error = state.refuse_stranger(sender, target)
         if error is not ErrorCode.NONE:
@@ -128,7 +128,7 @@ class Elections:
             return False
         if epoch == state.epoch:
             if self._leaders.has_resigned(epoch):
-                return True  # the sender does not know of it yet
+                return True  # the sender does not know of the resignation yet
             match state.role:
                 case Follower() as follower:
                     moved = follower.leader.address != address and follower.fetch.failures > 0
@@ -211,7 +211,7 @@ class Elections:
     # Votes sought
 
     def begin_election(self, now_ms: int, reason: str) -> None:
-        """Begin an election, unless this disk hangs: such a leader could commit nothing."""
+        """Begin an election, unless this disk hangs: a leader with such a disk could commit nothing."""
         silent_ms = self._disk_silent_ms(now_ms)
         if silent_ms >= self._state.config.fetch_timeout_ms:
             reason = f"starts no election: the disk has not answered for {silent_ms} ms"
@@ -388,7 +388,7 @@ class Elections:
         state.answer(call, EndQuorumEpochReply(error, state.known), state.after_election)
 
     def _enter_ended(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        """Enter an epoch that this node learns of only now, when its leader has resigned."""
+        """Enter an epoch whose leader has resigned before this node learned of the epoch."""
         state = self._state
         if not isinstance(state.role, Unattached) or epoch > state.epoch:
             self._transitions.become_unattached(epoch, now_ms, f"leader {leader_id} of epoch {epoch} has resigned")
@@ -397,8 +397,8 @@ class Elections:
     def _schedule_election(self, successors: tuple[ReplicaKey, ...], now_ms: int) -> None:
         """Set this voter's election timer by its place among the successors.
 
-        The first becomes a candidate immediately, each further one after twice the delay of the one before it, and
-        voters that are not listed come last.
+        The first successor becomes a candidate immediately.  The delay doubles from each further successor to the next,
+        up to a maximum.  Voters that are not listed come last.
         """
         state = self._state
         if isinstance(state.role, Follower):

@@ -33,7 +33,7 @@ class AddVoter(msgspec.Struct, frozen=True):
 
     node_id: int
     address: str
-    directory_id: UUID | None = None  # None: accept the one of the node that answers at `address`
+    directory_id: UUID | None = None  # None: accept the id of the node that answers at `address`
     replace: bool = False  # first remove the voter of the same id that has another directory id
 
 
@@ -96,7 +96,7 @@ class VoterChangeResult(msgspec.Struct, frozen=True):
     message: str  # the outcome, or the obstacle
     next_step: str  # the next step for the operator; may be empty
     changed: bool  # false for a change that was refused or already satisfied, and for a dry run
-    offset: int  # end offset of the record that was appended for it; 0 if no record was appended
+    offset: int  # end offset of the record that was appended for the change; 0 if none was appended
     voters: VoterSet  # the voters in force at this decision; for a dry run, the voters that the change would lead to
     target: VoterSet | None  # the target in force; for a dry run, the target that the change would set
 
@@ -143,7 +143,7 @@ class LogRead(msgspec.Struct, frozen=True):
 
 
 class Propose(msgspec.Struct, frozen=True):
-    """Append data to the log, if still leader of `epoch`.
+    """Append data to the log, if this node still leads `epoch`.
 
     `ProposalAppended` or `ProposalRefused` follows in the same step.
     """
@@ -181,13 +181,13 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class Prefer(msgspec.Struct, frozen=True):
-    """The ids of the preferred leaders (the PreferredControllers record), most wanted first."""
+    """The ids of the preferred leaders (the PreferredControllers record), most preferred first."""
 
     node_ids: tuple[int, ...]
 
 
 class ConfirmRead(msgspec.Struct, frozen=True):
-    """Find the offset that a current read must have applied.
+    """Find the offset up to which records must be applied before a current read.
 
     Exactly one `ReadConfirmed` or `ReadRefused` with this `call` follows: normally within one or two round trips, as
     long as the leader is connected to a majority.
@@ -323,7 +323,7 @@ class ProposalRefused(msgspec.Struct, frozen=True):
 
 
 class AdvanceHighWatermark(msgspec.Struct, frozen=True):
-    """Everything below `offset` is committed: the shell applies it and answers those who wait for it."""
+    """Everything below `offset` is committed: the shell applies it and answers the callers that wait for it."""
 
     offset: int
 
@@ -339,7 +339,7 @@ class RoleChanged(msgspec.Struct, frozen=True):
 
 
 class ControlApplied(msgspec.Struct, frozen=True):
-    """A control record is in force now; after a truncation this may be an earlier one again."""
+    """A control record is in force now; after a truncation it may be an earlier record."""
 
     record: ControlRecord
 
@@ -400,7 +400,7 @@ class ReadSnapshot(msgspec.Struct, frozen=True):
 
 
 class ReceiveSnapshot(msgspec.Struct, frozen=True):
-    """The leader offers this snapshot.  `SnapshotPart` answers how much of it is on this disk already."""
+    """The leader offers this snapshot.  `SnapshotPart` reports how much of it is on this disk already."""
 
     snapshot: LogEnd
 

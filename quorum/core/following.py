@@ -1,9 +1,9 @@
 """The follower's side of replication: fetch from the leader, append, truncate where the logs diverge.
 
 Theory of operation.  A follower fetches from its log's end, naming the epoch of its last batch.  The fetch leaves only
-when everything below is durable, because the leader counts it as an acknowledgement.  If the logs diverge, the leader
-reports where its own epoch ends, and the follower truncates to the last offset at which both logs can be equal
-(`replication.py`).
+when everything below that end is durable, because the leader counts the fetch as an acknowledgement.  If the logs
+diverge, the leader reports where an epoch ends in its own log, and the follower truncates to the last offset at which
+both logs can be equal (`replication.py`).
 
 Replies may be late, repeated and reordered.  A reply counts only if it answers the one fetch in flight, and if this
 node has followed the same leader since it sent that fetch."""
@@ -27,7 +27,7 @@ class Following:
         self._downloads = downloads
 
     def fetch(self, follower: Follower, now_ms: int) -> None:
-        """Fetch from the leader, if nothing is in flight and everything that this acknowledges is durable."""
+        """Fetch from the leader, if no fetch is in flight and everything that the fetch acknowledges is durable."""
         state = self._state
         if follower.leader_ended or not follower.fetch.is_due(now_ms) or not state.all_durable:
             return None
@@ -53,14 +53,14 @@ class Following:
 
     @property
     def _voter_wait_ms(self) -> int:
-        """Return for how long a leader may hold a fetch of this voter: well below the fetch timeout, if that is short.
+        """Return for how long a leader may hold a fetch of this voter, at most a third of the fetch timeout.
 
-        Otherwise an idle leader would pause, and this voter would begin an election.
+        With longer waits, an idle leader could pause, and this voter could begin an election.
         """
         return min(self._state.config.voter_wait_ms, self._state.config.fetch_timeout_ms // 3)
 
     def on_fetch_reply(self, follower: Follower, request: Fetch, sent_ms: int, reply: FetchReply, now_ms: int) -> None:
-        """Process the reply to the fetch in flight.  `Elections.learn` has adopted its epoch, if that was later."""
+        """Process the reply to the fetch in flight.  `Elections.learn` has already adopted a later epoch."""
         state = self._state
         follower.fetch.call = None
         if reply.error is ErrorCode.NOT_LEADER and reply.known.epoch == state.epoch:
@@ -83,7 +83,7 @@ class Following:
         progressed = reply.batches or reply.diverging is not None or reply.high_watermark > request.high_watermark
         progressed = progressed or reply.round > follower.round
         follower.round = max(follower.round, reply.round)
-        # A leader that answers early, with nothing new, may do so repeatedly.
+        # A leader that answers early, with nothing new, may do so repeatedly, so the next fetch is delayed.
         early = now_ms - sent_ms < request.max_wait_ms // 2
         follower.fetch.due_ms = now_ms + state.config.retry_backoff_ms if early and not progressed else now_ms
         return None

@@ -159,7 +159,7 @@ class Founding:
         if cluster_id is None or len(reply.voters) == 0:
             return None  # that node has not joined a cluster yet
         if not state.config.founders or founding is None:
-            # Without the founding batch, the beginning of the log no longer exists: the voters of a snapshot count.
+            # Without the founding batch, that node's log no longer begins at 0, so only its present voters are known.
             return self._observe(newborn, reply, cluster_id)
         if not isinstance(founding.control, Voters):
             return None
@@ -228,8 +228,8 @@ class Founding:
     def hear_of(self, newborn: Newborn, key: ReplicaKey, *, failed_only: bool, now_ms: int) -> None:
         """Ask a founder now, without waiting for the end of the pause, because it has just shown that it runs.
 
-        failed_only: only if the last request failed.  Else two newborns would send each other one Introduce after
-        another.
+        failed_only: ask only if the last request failed.  Otherwise two newborns would send each other Introduce
+        requests without a pause.
         """
         address = dict(self._state.config.founders).get(key.node_id)
         pending = newborn.introductions.get(address) if address is not None else None

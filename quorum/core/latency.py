@@ -1,9 +1,9 @@
 """How slow a node's own disk is: the longest of its recent writes.
 
 Theory of operation.  Leadership should not stay on a slow disk while a faster one is available, and moving it between
-disks that are all slow costs an election each time. So each node measures how long its writes take until they are
-durable, and keeps the maximum, which halves every `HALVING_MS`. A write that is still under way counts with its age. A
-disk is slow from a quarter of the election timeout on; only then do these rules apply.
+disks that are all slow costs an election each time.  So each node measures how long its writes take until they are
+durable, and keeps the maximum, which halves every `HALVING_MS`.  A write that is still under way counts with its age.
+A disk is slow from a quarter of the election timeout on; only then do these rules apply.
 
 - A voter with a slow disk lets the others become candidates first: for 1.25 fetch timeouts after it has lost the leader
   it only grants pre-votes, like any follower without contact with a leader.  If no other node is elected by then, it
@@ -12,7 +12,7 @@ disk is slow from a quarter of the election timeout on; only then do these rules
   missing votes, even if its own disk is fast: a voter with a slow disk may be writing its vote.
 - Every fetch reports the write time of the fetcher's disk.  A leader whose disk stalls resigns after one fetch timeout
   if another live voter has a fast disk.  If all are slow, it waits for four times the write time of the fastest, at
-  most `STALL_TIMEOUTS_MAX` fetch timeouts; it also waits that long if no other voter is live.  It names slow voters
+  most `STALL_TIMEOUTS_MAX` fetch timeouts.  If no other voter is live, it waits for this maximum.  It names slow voters
   last among its successors.
 - A leader does not hand over to a preferred voter with a slow disk, even if all are slow.  Otherwise leadership
   would return at once to a voter whose disk has just stalled.  The next leader also knows which disks are slow, because
@@ -36,7 +36,7 @@ class WriteLatency:
         self._steady_since_ms = now_ms
 
     def held_up(self, now_ms: int) -> None:
-        """Note that the process was stalled until now, so that this time does not count as time of the disk."""
+        """Note that the process was stalled until now, so that the stall does not count as write time."""
         self._steady_since_ms = now_ms
 
     def note(self, submitted_ms: int, now_ms: int) -> None:
@@ -46,7 +46,7 @@ class WriteLatency:
             self._peak_ms, self._peak_at_ms = took_ms, now_ms
 
     def peak_ms(self, oldest_submitted_ms: int | None, now_ms: int) -> int:
-        """Return the longest recent write time; `oldest_submitted_ms` belongs to the oldest write under way."""
+        """Return the longest recent write time; `oldest_submitted_ms`: when the oldest write under way began."""
         if oldest_submitted_ms is None:
             return self._decayed(now_ms)
         return max(self._decayed(now_ms), now_ms - max(oldest_submitted_ms, self._steady_since_ms))

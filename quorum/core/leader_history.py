@@ -18,7 +18,7 @@ from quorum.core.types import ReplicaKey
 
 @dataclass(slots=True)
 class PendingTransfer:
-    """A `Transfer` that is not answered yet.  epoch: the one that was given up; None while this node still leads it."""
+    """A `Transfer` that is not answered yet.  epoch: the epoch that was given up; None while this node still leads."""
 
     call: int
     to: int
@@ -65,7 +65,7 @@ class Unsteady:
 
 
 class LeaderHistory:
-    """Follows the leaderships that this node sees, and answers the transfer under way when it knows its outcome."""
+    """Follows the leaderships that this node sees, and answers a pending transfer when its outcome is known."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
@@ -73,7 +73,7 @@ class LeaderHistory:
         self.last_end: EndedLeadership | None = None
         self.transfer: PendingTransfer | None = None
         self._handed_over: HandedOver | None = None
-        self._unsteady: dict[int, Unsteady] = {}  # by node id: of preferred nodes and of those that led
+        self._unsteady: dict[int, Unsteady] = {}  # by node id; nodes that were preferred or have led
         self._known: Leadership | None = None  # of the current epoch
         self._known_since_ms = 0
         self._joined: Leadership | None = None  # the one that this node takes part in, as leader or follower

@@ -1,14 +1,14 @@
 """The changes of the voters: one at a time, in force when appended (Raft thesis §4, KIP-853).
 
-Theory of operation.  Two majorities, of a voter set and of one that differs by one voter, always share a voter.  So the
-voters may be changed by a plain record, if each change starts from a committed one, in an epoch whose own record is
-committed.  The leader works on one requested change at a time (`leader.change`), and beside it on at most one step of
-its own (`leader.step`).  `change_gate.py` decides about both again after each event.
+Theory of operation.  If two voter sets differ by one voter, any majority of one shares a voter with any majority of the
+other.  So the voters may be changed by a plain record, if each change starts from a committed set, in an epoch whose
+own record is committed.  The leader works on one requested change at a time (`leader.change`), and beside it on at most
+one step of its own (`leader.step`).  `change_gate.py` decides about both again after each event.
 
-A target (`TargetVoters`) is a record: any leader derives the next step from the two sets, so the work survives a change
-of the leader.  The replacement of a disk is such a target, too: it takes two steps, and continues if the leader fails
-between them.  A leader that has removed itself leads until the removal is committed, without counting itself.  Then it
-resigns, and the voter with the best log immediately becomes a candidate."""
+A target (`TargetVoters`) is a record: any leader derives the next step from the voters and the target, so the work
+survives a change of the leader.  The replacement of a disk is such a target, too: it takes two steps, and continues if
+the leader fails between them.  A leader that has removed itself leads until the removal is committed, without counting
+itself.  Then it resigns, and the voter with the best log immediately becomes a candidate."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Membership:
         elif work.dry_run:
             self._report_dry_run(leader, work, outcome)
         elif isinstance(outcome, Voters) and self._is_uncommitted:
-            return  # another change was appended while this one probed: it is committed first
+            return  # another change was appended during the probes of this one, and must be committed first
         else:
             work.sets_target = isinstance(outcome, TargetVoters) and not isinstance(
                 work.change, SetTarget | CancelTarget
@@ -245,8 +245,8 @@ class Membership:
     def _moved_voter(self, leader: Leader, now_ms: int) -> UpdateVoter | None:
         """Return a voter whose fetches advertise another address than the log has.
 
-        If several voters have moved, take them in turn: one may not be reachable, or may have moved to the former
-        address of another one that is still in the log.
+        If several voters have moved, take them in turn: one may not be reachable, or may have moved to an address that
+        the log still has for another voter.
         """
         state = self._state
         moved: list[UpdateVoter] = []

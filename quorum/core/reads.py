@@ -10,8 +10,8 @@ watermark of that moment.  A fetch of an older round proves nothing, however lat
 Before the leader's own first record is committed, the leader knows only that everything its predecessors committed is
 below that record.  So a read always waits for that record.
 
-Reads share a round until a reply has carried it, and most fetches of a round are sent anyway.  So a single read takes
-one round trip, and a read under load takes at most two."""
+Reads share a round until a reply has carried it, and most fetches of a round would be sent anyway.  So a single read
+takes one round trip, and a read under load takes at most two."""
 
 from __future__ import annotations
 

@@ -1,20 +1,21 @@
 """The leader's side of replication: proposals, fetches of the replicas, and the high watermark.
 
 Theory of operation.  A replica fetches from its log's end, naming the epoch of its last batch (`following.py`).  The
-leader looks that epoch up.  If its own part of the epoch is shorter, or it has no such epoch, the logs diverge there.
-It then answers with the end of its largest epoch that is not above that epoch; the fetcher truncates to it and fetches
-again.  Each round trip settles at least one epoch, regardless of the number of records.  A position that matches is an
-acknowledgement: everything below it is durable at the fetcher, because a fetch leaves only when nothing is unwritten.
+leader looks that epoch up.  If the epoch is shorter in the leader's log, or does not exist there, the logs diverge.
+The leader then answers with the end of its largest epoch that is not above that epoch.  The fetcher truncates to this
+end and fetches again.  Each round trip settles at least one epoch, regardless of the number of records.  A position
+that matches is an acknowledgement: everything below it is durable at the fetcher, because a fetch leaves only when
+nothing is unwritten.
 
 The high watermark is the offset that a majority of the voters in force has acknowledged.  For itself the leader counts
 the records that its own disk has confirmed.  The watermark moves only past the first record of the leader's own epoch
 (Raft §5.4.2): older records are committed because they are below that record.
 
-A fetch that brings nothing new is parked.  A parked fetch of a voter is answered on new records, which the voter must
-acknowledge.  A new high watermark is sent with them, or alone if there were none for `watermark_wait_ms`: no commit
-waits for it, and an immediate separate reply would cost a second exchange with each voter for each commit.  A parked
-fetch of an observer is answered only on a new high watermark, and immediately, so that a commit wakes thousands of
-brokers once, not twice.
+A fetch for which the leader has nothing new is parked.  A parked fetch of a voter is answered on new records, which the
+voter must acknowledge.  A new high watermark is sent with them, or alone after `watermark_wait_ms` without any: no
+commit waits for it, and an immediate separate reply would cost a second exchange with each voter for each commit.  A
+parked fetch of an observer is answered only on a new high watermark, and immediately, so that a commit wakes thousands
+of brokers once, not twice.
 
 A fetch that overtakes an earlier fetch of the same replica replaces it."""
 
@@ -138,7 +139,7 @@ class Replication:
         return end
 
     def _note_lag(self, progress: ReplicaProgress, previous_ms: int | None, now_ms: int) -> None:
-        """Note when the replica was caught up last, by a valid fetch and the one before it, at `previous_ms`."""
+        """Note when the replica was last caught up.  previous_ms: the time of the fetch before this one."""
         state = self._state
         if progress.end >= state.log.end:
             progress.last_caught_up_ms = now_ms

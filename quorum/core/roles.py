@@ -1,8 +1,8 @@
 """One small class per role, with the fields that only that role has.
 
-A role object is never reused: entering a role makes a new one, so `call.role is core.role` holds if a reply belongs to
-the current stay in a role.  All `..._ms` fields are points in time, as given to `step`.  `check` asserts the invariants
-of that role after every step.
+A role object is never reused: entering a role makes a new one, so `call.role is core.role` holds only if a reply
+belongs to the current stay in a role.  All `..._ms` fields are points in time, as given to `step`.  `check` asserts the
+invariants of that role after every step.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from quorum.core.types import Election, LogEnd, ReplicaKey, Role
 class PendingRequest:
     """A request to one peer that is in flight, or due at some time.  It is repeated until it is no longer needed."""
 
-    due_ms: int | None  # when to send the next one; None when none is needed
+    due_ms: int | None  # when to send the next request; None when none is needed
     call: int | None = None  # the call in flight
-    failures: int = 0  # consecutive ones
+    failures: int = 0  # consecutive failures
 
     def is_due(self, now_ms: int) -> bool:
         return self.call is None and self.due_ms is not None and self.due_ms <= now_ms
 
     @property
     def wakes_ms(self) -> int | None:
-        """When to send the next one; None while one is in flight."""
+        """When to send the next request; None while one is in flight."""
         return self.due_ms if self.call is None else None
 
 
@@ -67,7 +67,7 @@ class Follower:
     heard: bool = False  # has fetched from this leader within the fetch timeout, so it refuses pre-votes
     patient: bool = False  # no longer hears the leader, but lets others become candidates first
     leader_ended: bool = False  # the leader has announced its end
-    round: int = 0  # the last one of the leader (see `reads.py`)
+    round: int = 0  # the leader's last round (see `reads.py`)
     download: Download | None = None  # instead of fetching the log
     role = Role.FOLLOWER
 
@@ -194,7 +194,7 @@ class PendingChange:
     measured_from: Measured | None = None
     expiry_ms: int | None = None  # when to give up measuring
     end: int | None = None  # end offset of the record, once appended
-    sets_target: bool = False  # the record is a target, and the change is done when the target is reached
+    sets_target: bool = False  # the leader turned the change into a target: it is done when the target is reached
 
 
 @dataclass(slots=True, eq=False)
@@ -207,17 +207,17 @@ class Leader:
     displaced: dict[ReplicaKey, int] = field(default_factory=dict)  # since when another disk runs at a voter's address
     announcements: dict[ReplicaKey, PendingRequest] = field(default_factory=dict)  # BeginQuorumEpoch, by voter
     parked: dict[ReplicaKey, Parked] = field(default_factory=dict)
-    reads: dict[int, ReplicaKey] = field(default_factory=dict)  # log reads for parked fetches: who fetches, by read id
+    reads: dict[int, ReplicaKey] = field(default_factory=dict)  # log reads for parked fetches: the fetcher, by read id
     served: Served = field(default_factory=Served)
     expiry_ms: int | None = None  # lower bound of the deadlines of parked fetches
-    owed_ms: int | None = None  # when to report a new watermark to voters if no record comes before
+    owed_ms: int | None = None  # when to report a new watermark to voters if no record is sent before
     paused: bool = False  # no majority fetches
     unreached: set[int] = field(default_factory=set)  # ids of voters that did not answer a paused leader
     reset: bool = False  # the connections were reset: ask a bootstrap address next
     reset_due_ms: int = 0  # earliest time of the next reset
     round: int = 0  # raised by reads that must be current (`reads.py`)
-    reported_round: int = 0  # the highest that a reply has carried
-    trusted_round: int = 0  # a request of an older one does not show that its sender is alive (`contacts.py`)
+    reported_round: int = 0  # the highest round that a reply has carried
+    trusted_round: int = 0  # a request of an older round does not show that its sender is alive (`contacts.py`)
     outrun_ms: int | None = None  # since when a node that is not a voter is known to be in a later epoch
     waiting_reads: list[WaitingRead] = field(default_factory=list)
     handover: Handover | None = None

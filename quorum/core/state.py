@@ -1,7 +1,7 @@
 """The state that every part of the core shares, and the operations on it.
 
 Theory of operation.  A step changes the state first and produces its effects last.  The parts only note the changes
-that must become durable (`save_election`, `append`, `truncate`).  These leave the step as one `Write`, the first of its
+that must become durable (`save_election`, `append`, `truncate`).  The step emits them as one `Write`, the first of its
 effects, with the quorum state as it is at the end of the step.  A reply that depends on a write, such as a granted
 vote, carries the number of that write.  Transitions do not send requests: a role holds `PendingRequest`s, and at the
 end of every step each part sends those that are due.  So one place decides when a request is sent, one place computes
@@ -9,7 +9,7 @@ when the next tick is needed, and a transition cannot forget or repeat a message
 
 Three rules make this safe across crashes:
 - A vote and an epoch leave this node (in a reply, or in a candidate's requests) only after they are durable.
-- A fetch leaves when everything appended before is durable, so its offset is an acknowledgement.
+- A fetch leaves only when everything appended before is durable, so its offset is an acknowledgement.
 - A node that led an epoch, or was a candidate in it, never leads it again after a restart: a former leader starts as
   Resigned, and every candidacy takes a new epoch.  Followers may have batches of that epoch that this disk has lost.
   No other batch will ever have their (epoch, offset).
@@ -138,7 +138,7 @@ class CoreState:
         self._new_epoch: NewEpoch | None = None
         self._writes: deque[SubmittedWrite] = deque()
         self._draft: Draft | None = None
-        self._cached_voters: VoterSet | None = None  # the set that the next two were computed from
+        self._cached_voters: VoterSet | None = None  # the set from which the next two values were computed
         self._is_listed = False
         self._other_voters: list[ReplicaKey] = []
 
@@ -157,7 +157,7 @@ class CoreState:
 
     @property
     def may_be_candidate(self) -> bool:
-        """Return whether this disk may be a candidate: a voter, or one that an uncommitted record removes.
+        """Return whether this disk may be a candidate: a voter, or a disk that an uncommitted record removes.
 
         In the second case it may be the only disk that has the record, and every voter that lacks the record still
         needs this disk's log (Raft thesis §4.2.2).  As a candidate, this node does not count its own vote.
@@ -258,7 +258,7 @@ class CoreState:
     # Durability
 
     def open_draft(self) -> Draft:
-        """Return the write of this step, begun if there is none yet."""
+        """Return the write of this step; begin one if there is none yet."""
         if self._draft is None:
             self.last_write += 1
             self._draft = Draft(self.last_write)

@@ -57,7 +57,7 @@ class Timeouts:
     def candidacy_deadline(self, now_ms: int) -> int:
         """Return when to give up an election that this node begins."""
         timeout, write_ms = self._config.election_timeout_ms, self._state.write_ms(now_ms)
-        # This node's vote, and then those of others, must become durable meanwhile.
+        # In this time, this node's vote and then the votes of others must become durable.
         longer = min(2 * write_ms, 2 * self._config.fetch_timeout_ms) if is_slow(write_ms, self._config) else 0
         return now_ms + timeout + self.draw(timeout) + longer
 

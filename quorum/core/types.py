@@ -85,10 +85,10 @@ class LeaderChange(msgspec.Struct, frozen=True):
 
 
 class Voters(msgspec.Struct, frozen=True):
-    """The voter set, in force from the moment it is appended.  The one at offset 0 founds the cluster."""
+    """The voter set, in force from the moment it is appended.  The record at offset 0 founds the cluster."""
 
     cluster_id: str
-    generation: int  # counts how often the quorum was rebuilt by hand; 0 for a founded one
+    generation: int  # counts how often the quorum was rebuilt by hand; 0 for a founded quorum
     voters: VoterSet
 
 
@@ -177,7 +177,7 @@ class StoredQuorum(msgspec.Struct, frozen=True):
     def goes_on_from(self, snapshot: LogEnd) -> bool:
         """Return whether the log reaches the end of this snapshot with the same history, or begins there.
 
-        It does not if the node received the snapshot, and stopped before it restarted its log at the snapshot's end.
+        It does neither if the node received the snapshot, and stopped before it restarted its log at the end.
         Then the log ends earlier, or its batch there has another epoch.  Equal offset and epoch mean equal logs.
         """
         if self.base is not None and snapshot.offset <= self.log_start:

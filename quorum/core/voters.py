@@ -18,7 +18,7 @@ class VoterHistory:
 
     def __init__(self, controls: Iterable[Batch], base: LogBase | None = None) -> None:
         self.founding: Batch | None = None  # the batch at offset 0
-        self.current = VoterSet()  # the set in force: another object whenever it changes
+        self.current = VoterSet()  # the set in force; each change makes another object
         self._voters: list[tuple[int, Voters]] = []
         self._targets: list[tuple[int, TargetVoters]] = []
         if base is not None:
