@@ -15,7 +15,7 @@ from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.turns import Turn
 
 READ_MAX_BYTES = 1 << 20
-"""Upper limit, approximately, of one read from the store."""
+"""Approximate maximum size of one read from the store."""
 
 logger = get_logger("quorum")
 

@@ -221,7 +221,7 @@ def control_from(message: pb.ControlRecord) -> ControlRecord:
 
 
 def batch_content(batch: Batch) -> tuple[int, bytes]:
-    """Return (kind, content bytes), which are stored, and which the checksum covers besides the header."""
+    """Return (kind, content bytes) as they are stored.  The checksum covers the header and the content."""
     if batch.control is None:
         return DATA, batch.payload
     return CONTROL, control_to(batch.control).SerializeToString(deterministic=True)
@@ -307,7 +307,7 @@ def check_contiguous(batches: Iterable[Batch]) -> None:
     """Check that batches follow each other.
 
     Raises:
-        MalformedError: there is a gap or an overlap, or an epoch is lower than the one before it.
+        MalformedError: there is a gap or an overlap, or an epoch is lower than the epoch before it.
     """
     previous: Batch | None = None
     for batch in batches:

@@ -23,7 +23,7 @@ REQUESTS_MAX = 8192
 ASKS_MAX = 1024
 """Maximum number of this node's requests in progress.  A further request fails immediately."""
 REQUEST_MAX_S = 30.0
-"""A request of another node fails if the core has not answered it within this time, or at most twice this time."""
+"""Another node's request fails if the core has not answered after this time, at the latest after twice this time."""
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
@@ -150,8 +150,8 @@ class Exchange:
     def _watch(self, newest: int) -> None:
         """Fail the requests up to `newest` if they are still in progress after `REQUEST_MAX_S`.
 
-        One timer serves all requests.  A request that begins while it runs waits for the next timer, and so fails after
-        at most twice this time.
+        One timer serves all requests.  A request that begins while the timer runs waits for the next timer, and so
+        fails after at most twice this time.
         """
         self._expiring = newest
         self._expiry = asyncio.get_running_loop().call_later(REQUEST_MAX_S, self._expire)

@@ -17,7 +17,7 @@ from quorum.ports import QuorumStore, StoreWrite
 from quorum.recent import RecentBatches
 
 RECENT_MAX_BYTES = 16 << 20
-"""Size of the batches near the log's end that are kept in memory for the applier and for lagging replicas."""
+"""Maximum size of the batches near the log's end that are kept in memory for the applier and lagging replicas."""
 
 
 class LogDisk:

@@ -12,7 +12,7 @@ has passed, it steps a tick.  Executing an effect never waits.  Work that waits 
 `node_view.py` has the methods that only read the state, and `node_metrics.py` the measurements for metrics.
 
 `append` steps the core immediately, in the caller's turn of the event loop.  No other task can run in between, so facts
-that the caller has checked stay true.  It must not be called while the core is being stepped or a batch is applied.
+that the caller has checked stay true.  `append` must not be called while the core is stepped or a batch is applied.
 
 A failure in any of these tasks, or in a step, ends the node: `async with` raises it.  After a failed write the durable
 state is unknown, so the node does not continue.
@@ -85,7 +85,7 @@ from quorumlog.runtime.logging import get_logger
 
 APPEND_MAX_BYTES = 8 << 20
 STALL_MS = 200
-"""A tick that is later than this means that the process was stalled.  Messages that arrived meanwhile go first."""
+"""A tick that is later than this means that the process was stalled.  Messages that have arrived go first."""
 
 logger = get_logger("quorum")
 
@@ -300,7 +300,7 @@ class QuorumNode(Inquirer, NodeView):
             self._wake.set()
 
     def _arm(self, deadline: int) -> None:
-        """Wake the core's task at the core's deadline.  An earlier timer stays: when it fires, a new one is set."""
+        """Wake the core's task at the core's deadline.  An earlier timer stays: when it fires, it sets a new timer."""
         if self._timer is not None:
             if self._timer_ms <= deadline:
                 return

@@ -1,7 +1,7 @@
 """The two narrow interfaces around the core: `QuorumStore` (SQLite) and `Transport` (gRPC).
 
-One contract test for each runs against the real and the simulated implementation (`tests/contract/`).  The third port
-of the system, `Disk`, belongs to the brokers and is in `quorumlog.runtime.disk`.
+The same contract tests run against the real and the simulated implementation of each (`tests/contract/`).  The third
+port of the system, `Disk`, belongs to the brokers and is in `quorumlog.runtime.disk`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 class StoreWrite(msgspec.Struct, frozen=True):
     """One core `Write` for the store, which truncates, moves the log's start to `base` and appends, in this order.
 
-    base: everything below its end is dropped.  A log that ends below it becomes an empty log at that end.
+    base: everything below the base's end is dropped.  A log that ends before it becomes an empty log at that end.
     """
 
     state: QuorumState
@@ -49,7 +49,7 @@ class StoreWrite(msgspec.Struct, frozen=True):
 
 
 class NotLeaderError(Exception):
-    """`QuorumNode.append`: this node does not lead that epoch, and never will from now on.  Nothing was appended."""
+    """`QuorumNode.append`: this node does not lead that epoch, and never will again.  Nothing was appended."""
 
 
 class CannotAppendNowError(Exception):
@@ -96,7 +96,7 @@ class SnapshotMissingError(Exception):
 class BadSnapshotError(Exception):
     """`QuorumStore.finish_snapshot`: the data is not a whole, intact snapshot with this end.
 
-    The message gives the reason and the file to which the data was set aside.
+    The message gives the reason and the name of the file in which the data was kept.
     """
 
 
@@ -109,7 +109,7 @@ class QuorumStore(Protocol):
         Raises:
             StoreRefusedError: the directory belongs to another node or cluster, is in use, has a newer format, or is
                 not writable.
-            CorruptStoreError: the store is damaged; names file, place and cause.  Nothing is repaired or re-created.
+            CorruptStoreError: the store is damaged.  The error names file, place and cause; nothing is repaired.
         """
         ...
 
@@ -168,7 +168,7 @@ class QuorumStore(Protocol):
         ...
 
     async def read_snapshot(self, end: LogEnd, position: int, max_bytes: int) -> tuple[int, bytes]:
-        """Return (size of the whole snapshot, bytes at `position`).  No bytes at or past the snapshot's end.
+        """Return (size of the whole snapshot, bytes at `position`).  The bytes are empty at or past the end.
 
         Raises:
             SnapshotMissingError: the snapshot does not exist, or no longer exists.
@@ -219,7 +219,7 @@ class Transport(Protocol):
         """Begin to answer requests.
 
         Raises:
-            ConfigError: as `bind`.
+            ConfigError: the address cannot be bound, see `bind`.
         """
         ...
 
@@ -235,7 +235,7 @@ class Transport(Protocol):
         """Call an RPC of the `Controller` or `Node` service at `address` and return its reply.
 
         Raises:
-            UnreachableError: no usable reply arrived.  If it `was_sent`, the request may have been executed.
+            UnreachableError: no usable reply arrived.  If the error has `was_sent`, the request may have been executed.
         """
         ...
 

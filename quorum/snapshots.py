@@ -4,12 +4,12 @@ Theory of operation.  There are four tasks, and no commit waits for any of them:
 
 - The taker waits until enough has been applied since the last snapshot, or enough time has passed.  It then writes a
   snapshot of the state machine's immutable state, one piece at a time.  It yields to other tasks after each piece, and
-  every write runs in the executor.  Then it reports the snapshot to the core and applies retention.
+  every write runs in the executor.  At the end it reports the snapshot to the core and applies retention.
 - The receiver executes, in order, the core's requests while this node fetches a snapshot.
 - The sender reads parts of this node's snapshots for other nodes.
 - The checker reads a whole snapshot when another node begins to fetch it, because the file may have been damaged since
-  it was written.  If so, it logs the snapshot's name and has another snapshot taken immediately.  The damaged snapshot
-  is set aside only after that, so that the node always has a snapshot to start from, even a damaged one.
+  it was written.  If it is damaged, the checker logs its name and has another snapshot taken immediately.  The damaged
+  file is set aside only after that, so that the node always has a snapshot to start from, even a damaged one.
 
 A received snapshot is read and decoded in full before it is reported to the core.  The decoded state stays in memory
 until the log starts at the snapshot's end; then the applier installs it.
@@ -54,9 +54,9 @@ from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.turns import Turn
 
 PIECE_BYTES = 256 << 10
-"""Size of one write, and of one read when loading."""
+"""Size of one write of a snapshot, and of one read when it is loaded."""
 CHECK_EVERY_S = 60.0
-"""Minimum time between two checks of a snapshot that other nodes fetch."""
+"""Minimum time between two checks of a snapshot that other nodes fetch repeatedly."""
 
 logger = get_logger("quorum")
 
@@ -189,7 +189,7 @@ class Snapshotter:
         )
 
     def applied(self, batch: Batch) -> None:
-        """Count a batch that was applied.  After `log_bytes` of them, a snapshot is taken."""
+        """Count a batch that was applied.  After `log_bytes` of batches, a snapshot is taken."""
         self._applied_bytes += batch.size
         if self._applied_bytes >= self._policy.log_bytes:
             self._due.set()
@@ -205,7 +205,7 @@ class Snapshotter:
     # The start
 
     async def restore(self, stored: StoredQuorum) -> StoredQuorum:
-        """Load the newest intact snapshot, and return `stored` without the damaged ones that are newer.
+        """Load the newest intact snapshot, and return `stored` without newer, damaged snapshots.
 
         Raises:
             CorruptStoreError: the log starts above 0, and no snapshot is intact.
@@ -266,7 +266,7 @@ class Snapshotter:
                     return info.end.offset, await self._read_state(info.end)
                 except SnapshotMissingError:
                     continue  # retention has deleted it meanwhile
-                except (MalformedError, CorruptStoreError) as error:  # an older one may be intact
+                except (MalformedError, CorruptStoreError) as error:  # an older snapshot may be intact
                     self._note_rotten(info.end, str(error))
         return None
 

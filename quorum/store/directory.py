@@ -210,7 +210,7 @@ def mark_path(directory: str) -> str:
 
 
 def write_mark(directory: str, identity: Identity) -> bool:
-    """Record that the directory must exist from now on; durable on return.  False if a good mark existed already."""
+    """Record that the directory must exist from now on; durable on return.  Return False if an intact mark existed."""
     if _read_mark(directory):
         return False
     _save_mark(directory, asdict(identity))
@@ -224,7 +224,7 @@ def replace_identity(directory: str, identity: Identity) -> None:
 
 
 def note_file(directory: str, name: str) -> None:
-    """Remember in the mark that this file of the directory exists; durable on return."""
+    """Record in the mark that this file of the directory exists; durable on return."""
     values = _read_mark(directory)
     names = noted_files(directory)
     if values and name not in names:

@@ -71,7 +71,7 @@ def database_uri(path: str, options: str) -> str:
 def was_opened(directory: str) -> bool:
     """Return whether a node has used the database.  False only if formatting was interrupted after its creation.
 
-    This reads only the main file, which counts the openings.  A write-ahead log exists only after the first one.
+    This reads only the main file, which counts the openings.  The write-ahead log exists only after the first opening.
     """
     connection = sqlite3.connect(database_uri(os.path.join(directory, DATABASE), "mode=ro&immutable=1"), uri=True)
     try:

@@ -34,7 +34,7 @@ class SnapshotFiles:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        # Ends of the unfinished files that this process takes.  A download, in another thread, must not remove them.
+        # Ends of the snapshots that this process is taking.  A download in another thread must not remove their files.
         self._taking: set[LogEnd] = set()
         self._damaged: set[LogEnd] = set()  # ends of snapshots with a damaged header, reported and not set aside yet
 
@@ -58,7 +58,7 @@ class SnapshotFiles:
         return sorted((LogEnd(int(match[2]), int(match[1])) for match in matches), key=lambda end: end.offset)
 
     def all(self) -> tuple[SnapshotInfo, ...]:
-        """Return the snapshots in ascending order.  One with a damaged header is logged, once, and left out."""
+        """Return the snapshots in ascending order.  A snapshot with a damaged header is logged, once, and left out."""
         found: list[SnapshotInfo] = []
         for name in sorted(os.listdir(self._directory)):
             match = _NAME.fullmatch(name)
@@ -98,7 +98,7 @@ class SnapshotFiles:
                     _remove(self._part(other))
         else:
             self._taking.add(end)
-            _remove(self._part(end))  # a download may have left it as a second name of a durable snapshot
+            _remove(self._part(end))  # a download may have left this file, a second name of a durable snapshot
         if resume and os.path.exists(self.path(end)) and not os.path.exists(self._part(end)):
             os.link(self.path(end), self._part(end))
         with open(self._part(end), "ab") as file:
@@ -110,7 +110,7 @@ class SnapshotFiles:
             assert size == position, f"{len(data)} bytes at {position} of a snapshot of {size} bytes so far"
             file.write(data)
             file.flush()
-            # Not for durability: one large sync at the end would delay the syncs of the log, on the same disk.
+            # Sync each piece: one large sync at the end would delay the syncs of the log, on the same disk.
             os.fdatasync(file.fileno())
 
     def finish(self, end: LogEnd) -> SnapshotInfo:

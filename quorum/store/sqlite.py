@@ -8,14 +8,14 @@ Every batch and the quorum state carry their own CRC-32C, because SQLite does no
 voter sets in the state are a cache of the log's control records; at start they are recomputed and compared.  The start
 also checks that the log has no gap.  A database that fails a check is refused, never repaired.
 
-Slow work is done after a write has been answered, not within it, and in pieces, so that other work runs in between: the
-write-ahead log is checkpointed ("folded" into the database), and batches below the log's start are deleted.  The start
-itself moves within the write (the table `base`).  Batches that remain below it no longer belong to the log, even after
-a crash; the next opening deletes them.
+Slow work is done after the answer to a write, in pieces, so that other work runs in between.  This work checkpoints the
+write-ahead log ("folds" it into the database), and deletes batches below the log's start.  The start itself moves
+within the write (the table `base`).  Batches that remain below the start no longer belong to the log, even after a
+crash; the next opening deletes them.
 
-Nothing is retried after a failure: a second fsync may succeed without having written.  Closing SQLite
-would sync the write-ahead log once more, copy it into the database and delete it.  A failed store is therefore not
-closed: database, write-ahead log and the mark of an unclean stop stay as they are.
+Nothing is retried after a failure: a second fsync may succeed without having written.  Closing SQLite would sync the
+write-ahead log once more, copy it into the database and delete it.  A failed store is therefore not closed: database,
+write-ahead log and the mark of an unclean stop stay as they are.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ CHECKPOINT_BYTES = 2 << 20
 DROP_BYTES = 1 << 20
 """Size of one deletion below the log's start (measured: 20 MiB in one transaction delay other work by 50 to 90 ms)."""
 CLOSE_TIMEOUT_S = 10.0
-_TRANSACTION_BYTES = 3 * 4120  # frames of a small transaction: the log's last page, the state's, now and then a parent
+_TRANSACTION_BYTES = 3 * 4120  # frames of a small transaction: the log's last page, the state's, sometimes a parent
 
 _ROW_BYTES = 100  # bytes of a batch's row besides its content
 
@@ -358,7 +358,7 @@ class SqliteQuorumStore:
             self._tidying = asyncio.get_running_loop().create_task(self._tidy())
 
     def _transaction(self, connection: sqlite3.Connection, writes: Sequence[StoreWrite]) -> int:
-        """Execute the writes; return about how many bytes went to the write-ahead log."""
+        """Execute the writes; return the approximate number of bytes added to the write-ahead log."""
         size = _TRANSACTION_BYTES
         connection.execute("BEGIN IMMEDIATE")
         start, end = self._log_start, self._log_end
@@ -543,7 +543,7 @@ class SqliteQuorumStore:
     async def _end_clean(self) -> None:
         """Checkpoint the write-ahead log, then record the clean stop.
 
-        The checkpoint is explicit because SQLite does not report a failed one when it closes.
+        The checkpoint is explicit, because SQLite does not report a checkpoint that fails when it closes.
         """
         if self._lock is None or self._connection is None:
             return
@@ -582,7 +582,7 @@ class SqliteQuorumStore:
         """Run `work` on the connection's own thread, in one hop.
 
         aiosqlite's public methods make one hop per statement, so a transaction of four statements would make four.
-        They are built on `_execute`, which takes any function.
+        Those methods use `_execute`, which takes any function.
         """
         connection = self._connection
         assert connection is not None, "not open"

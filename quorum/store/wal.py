@@ -1,10 +1,10 @@
 """Checks SQLite's write-ahead log before SQLite opens it.
 
 Theory of operation.  SQLite recovers a write-ahead log by reading it up to the first frame whose checksum does not
-match.  It treats that frame as a write that a crash interrupted.  A flipped bit looks the same to SQLite: it undoes
-everything committed from there on, votes included, and its integrity check passes (measured).  But an
-interrupted write is the *last* thing in the file.  So this module reads the frames before SQLite does.  If an intact
-commit follows a damaged frame, durable data has been damaged, and the store refuses to start.
+match.  It treats that frame as a write that a crash interrupted.  A flipped bit looks the same to SQLite, which then
+undoes everything committed from there on, votes included.  Its integrity check passes (measured).  But an interrupted
+write is the *last* thing in the file.  So this module reads the frames before SQLite does.  If an intact commit follows
+a damaged frame, durable data has been damaged, and the store refuses to start.
 
 Checksums are cumulative: each frame's checksum covers all frames before it.  Beyond a damaged frame, the walk resumes
 the chain from the checksum that the previous frame *states*.  A frame that continues this checksum, and carries the
@@ -77,7 +77,7 @@ def check_wal(path: str, in_use: bool = False) -> WalSummary:
 
     Raises:
         CorruptStoreError: an intact commit follows a damaged frame, or the file was in use and has no whole header or
-            no room for a frame.  Names the file and the place.
+            no room for a frame.  The error names the file and the place.
         OSError: the file cannot be read.
     """
     if not os.path.exists(path):
@@ -107,8 +107,8 @@ class _Walk:
         self._path = path
         self._file = file
         self._size = os.fstat(file.fileno()).st_size
-        # The header overwrites these values.  If it is damaged, the page size and order are those that this store
-        # writes, and no salts are known.
+        # The header overwrites these values.  If the header is damaged, the page size and byte order are those that
+        # this store writes, and no salts are known.
         self._page_size = PAGE_SIZE
         self._order = "<" if sys.byteorder == "little" else ">"
         self._salts: tuple[int, int] | None = None

@@ -25,7 +25,7 @@ from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import quorum_pb2 as pb
 
 BATCH_MIN_BYTES = 64
-"""The least size that a batch counts for, see `Batch.size`."""
+"""The minimum size that a batch counts for, see `Batch.size`."""
 OBSERVERS_MAX = 10_000
 REASON_MAX_CHARS = 1_000
 WAIT_MAX_MS = 60_000
@@ -552,7 +552,7 @@ def request_from_wire(rpc: AnyRpc, wire: bytes) -> tuple[int, m.Request]:
     """Return the correlation id and the request of a call of `rpc`.
 
     Raises:
-        RemoteProtocolError: the request is malformed; names the field.
+        RemoteProtocolError: the request is malformed; the error names the field.
     """
     message = rpc.request()
     try:
