@@ -61,7 +61,7 @@ _SCOPES = {scope.value: scope for scope in ConfigScope}
 
 
 class _MalformedError(ValueError):
-    """The problem of one message; the public functions add where the message is."""
+    """The problem of one message, without the place of the message, which the public functions add."""
 
 
 # Public

@@ -193,7 +193,7 @@ def _amend(old: BrokerImage, request: RegisterBroker) -> Decision[Registered]:
                 Outcome(
                     ApiError.INVALID_REGISTRATION,
                     f"broker {old.broker_id}: its data directories changed while it was running",
-                    "data directories are opened at the start; report failed ones by heartbeat",
+                    "data directories are opened at the start; report failed directories by heartbeat",
                 )
             )
         )

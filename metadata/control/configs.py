@@ -7,8 +7,8 @@ Two keys affect which replicas may lead, so changing them has further effects.  
 the eligible leader replicas (ELR) of the affected partitions in the same batch, because the old value determined them.
 A partition with an empty ISR keeps its ELR, since no other replica is known to hold the acknowledged records.  If the
 records do not fit into one batch, earlier batches clear the ELRs, and the last batch changes the config.  So if the
-controller fails in between, the config is unchanged.  When unclean elections become permitted, leaders are elected for
-partitions that can now have one.
+controller fails in between, the config is unchanged.  When unclean elections become permitted, partitions without a
+leader elect one, where possible.
 
 If a topic's min.insync.replicas is removed, the topic gets the value that a new topic would get, not the default of 1:
 removing the config must not make a topic of three replicas unsafe.

@@ -10,7 +10,7 @@ The leader of the partition uses the same value.
 `elect` applies these rules to the replicas and the ISR that a decision requests:
 
 - An eligible member of the ISR leads (its broker is unfenced and not shutting down, its directory works): the current
-  leader, else the first in the order of the assignment, so that every controller chooses the same one.
+  leader, else the first in the order of the assignment, so that every controller chooses the same leader.
 - Else an eligible member of the ELR leads; the ISR is then that leader alone, and the former ISR members are in the
   ELR.
 - Else any eligible replica leads, if the topic or an operator permits an *unclean* election.  Records that only the
@@ -104,7 +104,7 @@ def elect(
 ) -> Elected:
     """Return leader, ISR and ELR of a partition that is about to change.
 
-    isr: the requested in-sync replicas; if empty or all lost, the previous ones stay, unless they are lost as well.
+    isr: the requested in-sync replicas; if empty or all lost, the previous members stay, unless they are lost as well.
     min_isr: min.insync.replicas as configured, see `min_isr_of`.
     replicas: the requested assignment; None: unchanged.  Other replicas are in neither ISR nor ELR.
     adding: the broker ids in `replicas` that are being added, and do not count for the effective min.insync.replicas;

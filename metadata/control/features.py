@@ -41,7 +41,7 @@ _DEFAULTS: Mapping[str, int] = {TRANSACTION_VERSION: TRANSACTION_VERSION_DEFAULT
 
 
 class DescribedFeature(msgspec.Struct, frozen=True):
-    """level: the current one.  lowest, highest: the levels that the controller and all registered brokers support.
+    """level: the current level.  lowest, highest: the levels that the controller and all registered brokers support.
     limited_by: ids of the brokers that do not support the highest level of this release."""
 
     name: str
@@ -108,6 +108,6 @@ def _refuse(feature: DescribedFeature, wanted: int) -> Outcome | None:
     if wanted > feature.highest:
         names = ", ".join(map(str, feature.limited_by))
         text = f"not every broker supports level {wanted} of {feature.name}: {names} support at most {feature.highest}"
-        advice = "start a newer release on these brokers; if one was removed permanently: kctl brokers unregister"
+        advice = "start a newer release on these brokers; if a broker was removed permanently: kctl brokers unregister"
         return Outcome(ApiError.UNSUPPORTED_VERSION, text, advice)
     return None

@@ -2,7 +2,7 @@
 
 The order of the checks of an ISR change is part of the protocol, because the leader reacts differently to each refusal:
 
-- NOT_CONTROLLER: an epoch is ahead of this controller's, so the controller is stale.  The leader asks another one.
+- NOT_CONTROLLER: an epoch is ahead of this controller's, so this controller is stale.  The leader asks another node.
 - FENCED_LEADER_EPOCH: the leader epoch is behind the controller's, so the sender no longer leads.
 - INVALID_UPDATE_VERSION: the partition epoch is behind the controller's, so the partition has changed since the leader
   decided.  The leader first applies the newer metadata, then decides again.
@@ -12,7 +12,7 @@ If an ISR change completes a reassignment (see `reassign`), one record contains 
 answer contains the resulting partition.
 
 A broker that finds a replica damaged or missing, while the directory works, reports the directory `LOST`.  The replica
-is then in neither ISR nor ELR, even if it is the last one, so a replica without its records is never elected.  After
+is then in neither ISR nor ELR, even if it is the last member, so a replica without its records is never elected.  After
 the repair the broker reports the real directory again, and the replica rejoins through the ISR like any other.
 """
 
@@ -263,10 +263,10 @@ def _move(
     partition: PartitionImage,
     replica: Replica,
 ) -> PartitionChange | None:
-    """Return the record that assigns a replica to its new directory; None if it is already assigned.
+    """Return the record that assigns a replica to its new directory; None if the replica is already there.
 
-    If the old directory has failed, the new one counts as empty, unless the replica had already moved there with all
-    its records.  If the new directory has failed, the replica cannot serve.
+    If the old directory has failed, the new directory counts as empty, unless the replica had already moved there with
+    all its records.  If the new directory has failed, the replica cannot serve.
     """
     moved = Replica(replica.broker_id, assignment.directory_id)
     if moved == replica:

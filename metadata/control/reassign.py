@@ -1,7 +1,7 @@
 """Reassignments: moving replicas to other brokers without reducing the copies of acknowledged records.
 
 Theory of operation.  A reassignment consists of three lists in the partition itself, so a new controller continues
-where the last one stopped, and needs no other state:
+where the last controller stopped, and needs no other state:
 
 - `replicas` := the target, in its order, followed by the replicas to remove;
 - `adding` := the target without the original replicas; `removing` := the original replicas without the target.
@@ -159,7 +159,7 @@ def _refuse_request(image: ClusterImage, wanted: Sequence[Wanted], throttle: int
 
 
 def _refused(items: Sequence[Altered], problems: Sequence[Altered]) -> Reassigned:
-    """Return the result of a request with problems; the message contains the first ones."""
+    """Return the result of a request with problems; the message names the first problems."""
     first = problems[0].outcome
     texts = [each.outcome.message for each in problems[:PROBLEMS_SHOWN]]
     if len(problems) > PROBLEMS_SHOWN:

@@ -101,7 +101,7 @@ class Availability:
         return dict(self._counts) if self._reports() else None
 
     def unavailable(self) -> dict[Labels, int] | None:
-        """Return 1 for partitions that are unavailable now, 0 for those that were; None if another node reports."""
+        """Return 1 for partitions that are unavailable, 0 for partitions that were; None if another node reports."""
         return {labels: int(is_now) for labels, is_now, _ in self._series()} if self._reports() else None
 
     def seconds(self) -> dict[Labels, float] | None:
@@ -141,7 +141,7 @@ class Availability:
             self._begin(new)
         elif records is None or _cluster_default(old) != _cluster_default(new):
             self._look_through(new)
-        elif all(type(record) is PartitionChange for record in records):  # most batches, and all those of a failover
+        elif all(type(record) is PartitionChange for record in records):  # most batches, and all batches of a failover
             self._check(new, cast(Sequence[PartitionChange], records))
         else:
             self._on_other(old, new, records)

@@ -1,4 +1,4 @@
-"""Descriptions of topics and brokers from one image.  The loop runs other tasks while a large one is built."""
+"""Descriptions of topics and brokers from one image.  The loop runs other tasks while a large description is built."""
 
 from __future__ import annotations
 

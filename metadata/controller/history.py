@@ -1,7 +1,7 @@
 """The history of the metadata: records by offset, images at an offset, and the chain of a partition's changes.
 
 A node answers from its own log and snapshots, so its history begins where they begin, and every answer contains that
-offset.  Reads run beside the node's work: one piece at a time, and one large request at a time.
+offset.  Reads let the node's other work run: they run one piece at a time, and one large request at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reassignments on an operator's request, and the list of those in progress."""
+"""Reassignments on an operator's request, and the list of reassignments in progress."""
 
 from __future__ import annotations
 

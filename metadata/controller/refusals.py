@@ -124,7 +124,7 @@ class Refusals:
     # Addresses that count
 
     async def _prove(self, broker: BrokerImage, session: Session) -> None:
-        """Connect to each address of the broker; they count if the control address and a listener accept."""
+        """Connect to each address of the broker; the addresses count if the control address and a listener accept."""
         try:
             wanted = self._addresses(broker)
             found = [await self._accepting(where) for where in wanted]
@@ -156,7 +156,7 @@ class Refusals:
     # Examination of brokers without heartbeats
 
     def _step(self) -> float | None:
-        """Start to examine all brokers whose heartbeat is overdue; return the seconds until the next one is."""
+        """Start to examine the overdue brokers; return the seconds until the next broker is overdue, or None."""
         now = _now()
         next_s: float | None = None
         for broker_id, session in self._sessions.items():

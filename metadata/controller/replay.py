@@ -1,8 +1,8 @@
 """The committed image of this process, and its subscribers.
 
-Every process has one replay: `QuorumNode` passes each committed batch to it once, in order.  It decodes the batch (an
-unknown record ends the process), applies it, and calls the subscribers.  The active controller has already decided and
-applied the batch itself; its result is reused, so that a commit costs almost nothing there.
+Every process has one replay: `QuorumNode` passes each committed batch to it once, in order.  The replay decodes the
+batch (an unknown record ends the process), applies it, and calls the subscribers.  The active controller has already
+decided and applied the batch itself; its result is reused, so that a commit costs almost nothing there.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Sessions:
         self._by_id.pop(broker_id, None)
 
     def follow(self, records: Iterable[Record], before: ClusterImage, after: ClusterImage, now: float) -> None:
-        """Begin the sessions of incarnations that `records` register, and end those of brokers that they unregister.
+        """Begin a session for each incarnation that `records` register; end the session of each unregistered broker.
 
         before, after: the images without and with the records.  The registration counts as the first contact.
         """

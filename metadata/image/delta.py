@@ -30,7 +30,7 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     partitions: topic id → indexes of partitions that were created, changed or removed one by one.  The images show
     which of these happened.  topics_removed: topics of `old` that were deleted with all their partitions.
     topics_renewed: id in `old` → id in `new`, for topics that got another id; they count neither as created nor as
-    removed.  `partitions` lists their partitions under the new id, including removed ones.
+    removed.  `partitions` lists their partitions under the new id, including removed partitions.
     """
 
     old: ClusterImage
