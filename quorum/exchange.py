@@ -71,7 +71,7 @@ class Exchange:
             self._send(effect)
 
     def release(self, write_id: int) -> None:
-        """Send the messages that waited for write `write_id` or an earlier one, because these are durable now."""
+        """Send the messages that waited for write `write_id` or an earlier write, because these are durable now."""
         self._durable_write = write_id
         for after in sorted(after for after in self._held if after <= write_id):
             for effect in self._held.pop(after):

@@ -57,7 +57,7 @@ class LogDisk:
                 self._read_wake.set()
 
     def written(self, write_id: int) -> None:
-        """Note that the writes up to this one are durable, so the copies in memory may be dropped."""
+        """Note that all writes up to this write are durable, so the copies in memory may be dropped."""
         self._recent.written(write_id)
 
     async def read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:

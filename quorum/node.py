@@ -171,7 +171,7 @@ class QuorumNode(Inquirer, NodeView):
             core = RaftCore(config, stored, self._sources.random, now_ms())
             if not (core.met or config.founders or config.bootstrap):
                 raise ConfigError(
-                    f"node {config.node_id} has never joined its cluster, and its configuration names no node of one",
+                    f"node {config.node_id} has never joined its cluster, and no node of the cluster is configured",
                     next_step="give --join HOST:PORT of any node, --initial-voters, or --standalone",
                 )
             disk = LogDisk(self._store, stored.log_end, self._post, self._linger_ms, self.meter.fsynced)
@@ -372,7 +372,7 @@ class QuorumNode(Inquirer, NodeView):
     # Messages and the disk
 
     def _release(self, write_id: int) -> None:
-        """Send the messages that waited for write `write_id` or an earlier one, because these are durable now."""
+        """Send the messages that waited for write `write_id` or an earlier write, because these are durable now."""
         self._disk.written(write_id)
         self._exchange.release(write_id)
 
@@ -398,7 +398,7 @@ class QuorumNode(Inquirer, NodeView):
     # History, for tools
 
     async def read_committed(self, start: int, max_bytes: int) -> tuple[Batch, ...]:
-        """Return committed batches from the one that holds `start` on: about `max_bytes`, but at least one batch.
+        """Return committed batches from the batch that holds `start` on: about `max_bytes`, but at least one batch.
 
         The result is empty if `start` is not below the high watermark, or no longer in the log.
         """
@@ -529,7 +529,7 @@ class QuorumNode(Inquirer, NodeView):
             self._reset = self._group.create_task(self._transport.reset())
 
     def is_caught_up(self) -> bool:
-        """Return whether this node knows its leader and has applied the high watermark that it last received from it.
+        """Return whether this node knows its leader and has applied the last high watermark from this leader.
 
         A follower that keeps up is behind for a moment at each commit.  It therefore counts as caught up for one more
         fetch timeout.  A leader is caught up when it is not paused and has applied a record of its own epoch.

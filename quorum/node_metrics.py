@@ -12,12 +12,12 @@ from quorumlog.runtime.clock import now_ms
 
 FSYNCS_KEPT = 256
 FSYNC_RECENT_MS = 600_000
-"""Maximum number and age of the durations of transactions that are kept for a p99.  Older ones do not describe the
-current state of the disk."""
+"""Maximum number and age of the durations of transactions that are kept for a p99.  Older durations do not describe
+the current state of the disk."""
 
 
 class NodeMetrics(msgspec.Struct, frozen=True):
-    """The figures at one moment.  Counters count since the start; durations are the latest ones (None: none yet)."""
+    """The figures at one moment.  Counters count since the start; durations are the latest values (None: none yet)."""
 
     epoch: int
     leader_id: int | None

@@ -124,7 +124,7 @@ class QuorumStore(Protocol):
         ...
 
     async def read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
-        """Return whole batches from the one that holds `start` up to `end` (exclusive) or `max_bytes`.
+        """Return whole batches from the batch that holds `start` up to `end` (exclusive) or `max_bytes`.
 
         At least one batch is returned if one exists in this range.
 

@@ -1,6 +1,6 @@
-"""Questions that the shell asks its own core.  Each has a number, and exactly one effect answers it.
+"""Questions that the shell asks its own core.  Each question has a number, and exactly one effect answers it.
 
-Current reads share their questions.  While one question is open, all further readers gather for the next one.  One
+Current reads share their questions.  While one question is open, all further readers gather for the next question.  One
 round of the quorum therefore serves any number of readers, and each reader waits for at most two rounds.  A reader
 never joins a question that was asked before the reader arrived, because the answer could miss records committed in
 between.

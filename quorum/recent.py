@@ -1,4 +1,4 @@
-"""The batches near the end of the log, in memory: those that are not durable yet, and as many before them as fit."""
+"""The batches near the end of the log, in memory: all that are not durable yet, and earlier batches up to a limit."""
 
 from __future__ import annotations
 

@@ -94,10 +94,10 @@ class SnapshotMachine(Protocol):
 class SnapshotPolicy(msgspec.Struct, frozen=True):
     """When to take snapshots, and which to keep.
 
-    A snapshot is taken when `log_bytes` were applied since the last one, or when anything was applied and `interval_ms`
-    have passed.  Snapshots and the log between them are kept for `retain_ms` and up to `retain_bytes` in total, which
-    counts `log_bytes` of log per snapshot.  The newest snapshot and the log after it are always kept.  The cluster
-    configs metadata.retention.ms and metadata.retention.bytes override this policy.
+    A snapshot is taken when `log_bytes` were applied since the last snapshot, or when anything was applied and
+    `interval_ms` have passed.  Snapshots and the log between them are kept for `retain_ms` and up to `retain_bytes` in
+    total, which counts `log_bytes` of log per snapshot.  The newest snapshot and the log after it are always kept.  The
+    cluster configs metadata.retention.ms and metadata.retention.bytes override this policy.
     """
 
     log_bytes: int = 20 << 20
@@ -408,7 +408,7 @@ class Snapshotter:
                 continue  # retention has deleted it; the sender reports that to the fetching node
 
     def _note_rotten(self, end: LogEnd, cause: str) -> None:
-        """Stop sending a snapshot that was damaged after it was written or received, and have another one taken."""
+        """Stop sending a snapshot that was damaged after it was written or received; have another snapshot taken."""
         logger.error("snapshot damaged: another one is taken in its place", snapshot=snapshot_name(end), cause=cause)
         self._bad.add(end)
         self._taken = 0

@@ -107,14 +107,14 @@ class ChangeGate:
             return refuse_without_majority(after, live) or self._voters(after)
         between = without_voter(current, present.key)
         if len(between) == 0:
-            return Verdict(VoterChangeError.LAST_VOTER, f"{present.key} is the only voter", "add another one first")
+            return Verdict(VoterChangeError.LAST_VOTER, f"{present.key} is the only voter", "add another voter first")
         refusal = refuse_without_majority(between, live) or refuse_without_majority(after, live)
         return refusal or TargetVoters(after)
 
     def _other_disk_words(self, leader: Leader, voter: ReplicaKey, now_ms: int) -> str:
         """Return the next step for an operator if another disk answers with the id of a voter."""
         if self._contacts.is_live(leader, voter, now_ms):
-            return f"two nodes run with id {voter.node_id}: give one another id, or stop the old one and use --replace"
+            return f"two nodes run with id {voter.node_id}: give one another id, or stop the old node and use --replace"
         return "if the old disk is lost permanently: repeat the command with --replace"
 
     def _decide_remove(self, leader: Leader, change: RemoveVoter, now_ms: int) -> Verdict | ControlRecord:
@@ -129,7 +129,7 @@ class ChangeGate:
             return Verdict(VoterChangeError.VOTER_NOT_FOUND, message, "see `kctl quorum status`")
         if len(current) == 1:
             message = f"node {change.node_id} is the last voter"
-            return Verdict(VoterChangeError.LAST_VOTER, message, "add another one first")
+            return Verdict(VoterChangeError.LAST_VOTER, message, "add another voter first")
         after = without_voter(current, voter.key)
         return refuse_without_majority(after, self._contacts.live_voters(leader, current, now_ms)) or self._voters(
             after

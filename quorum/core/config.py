@@ -6,7 +6,7 @@ import msgspec
 
 
 class RaftConfig(msgspec.Struct, frozen=True):
-    """The settings of a core.  The caller checks them, except for the voter list: `RaftCore` refuses a wrong one
+    """The settings of a core.  The caller checks them, except for the voter list: `RaftCore` refuses a wrong list
     (`NodeRefused`).
 
     address: control address (HOST:PORT) that this node advertises.

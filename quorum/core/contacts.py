@@ -55,7 +55,7 @@ class Contacts:
     # Replicas
 
     def progress_of(self, leader: Leader, key: ReplicaKey, address: str) -> ReplicaProgress:
-        """Return the progress of a replica that fetches; a new one may replace an observer that does not fetch."""
+        """Return the progress of a replica that fetches; a new replica may replace an observer that does not fetch."""
         progress = leader.replicas.get(key)
         if progress is None:
             self._forget_silent_observers(leader)

@@ -269,7 +269,7 @@ class Elections:
         vote.due_ms = now_ms + self._timeouts.retry_ms(vote.failures)
 
     def count_votes(self, now_ms: int) -> None:
-        """Win or lose the election of this node, if there is one and its votes decide it."""
+        """End the election of this node, won or lost, if there is one and the votes decide it."""
         state = self._state
         candidacy = state.role
         if not isinstance(candidacy, Prospective | Candidate):

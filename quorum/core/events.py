@@ -348,7 +348,7 @@ class Joined(msgspec.Struct, frozen=True):
     """The node has joined its cluster, whose id is durable on its disk."""
 
     cluster_id: str
-    replaced: ReplicaKey | None = None  # the listed voter whose disk this one replaces
+    replaced: ReplicaKey | None = None  # the listed voter whose disk this disk replaces
 
 
 class NodeRefused(msgspec.Struct, frozen=True):

@@ -76,7 +76,7 @@ class LeaderHistory:
         self._unsteady: dict[int, Unsteady] = {}  # by node id; nodes that were preferred or have led
         self._known: Leadership | None = None  # of the current epoch
         self._known_since_ms = 0
-        self._joined: Leadership | None = None  # the one that this node takes part in, as leader or follower
+        self._joined: Leadership | None = None  # the leadership in which this node takes part, as leader or follower
 
     def has_resigned(self, epoch: int) -> bool:
         """Return whether the leader of this epoch has announced its end."""
@@ -88,7 +88,7 @@ class LeaderHistory:
         return unsteady.until_ms if unsteady is not None else None
 
     def note_successors(self, epoch: int, successors: tuple[ReplicaKey, ...]) -> None:
-        """Note that the leader of this epoch gives it up in favour of the first of these voters."""
+        """Note that the leader of this epoch gives up leadership in favour of the first of these voters."""
         if successors:
             self._handed_over = HandedOver(epoch, successors[0].node_id)
 
@@ -119,7 +119,7 @@ class LeaderHistory:
         self.last_end = EndedLeadership(before.epoch, before.leader_id, reason, now_ms)
 
     def _follow_leaders(self, now_ms: int) -> None:
-        """Note when the current leader became known, whether the previous one lasted, and how a handover ended."""
+        """Note when the current leader became known, whether the last leadership lasted, and how a handover ended."""
         epoch, leader_id = self._state.election.epoch, self._state.election.leader_id
         if self._known is not None and epoch > self._known.epoch:
             before, self._known = self._known, None

@@ -268,7 +268,7 @@ class Replication:
         leader.expiry_ms = max(min(waiting), now_ms + EXPIRY_STEP_MS) if waiting else None
 
     def answer_parked(self, leader: Leader, key: ReplicaKey) -> None:
-        """Answer this replica's parked fetch with an empty reply, so that it fetches again; not during a read."""
+        """Make this replica fetch again: answer its parked fetch with an empty reply, unless a read is in progress."""
         parked = leader.parked.get(key)
         if parked is not None and parked.read_id is None:
             del leader.parked[key]
@@ -298,7 +298,7 @@ class Replication:
     # Every node
 
     def report_watermark(self) -> None:
-        """Report to the shell the records that are committed and durable on this disk, so that it can read them."""
+        """Report to the shell how far records are committed and durable on this disk, so that it can read them."""
         state = self._state
         offset = min(state.high_watermark, state.log.durable_end)
         if offset > self._announced:

@@ -141,7 +141,7 @@ class Parked:
     call: int
     request: Fetch
     deadline_ms: int
-    read_id: int | None = None  # set while it waits for the disk instead
+    read_id: int | None = None  # set while the fetch waits for a read of the log
 
 
 class Served(NamedTuple):
@@ -277,7 +277,7 @@ class Newborn:
     answers: dict[str, IntroduceReply] = field(default_factory=dict)  # of founders that are newborn as well
     write: int | None = None  # the write that makes its membership durable; after it the node takes part
     founded: bool = False
-    replaced: ReplicaKey | None = None  # the listed voter whose disk this one replaces
+    replaced: ReplicaKey | None = None  # the listed voter whose disk this disk replaces
 
 
 RoleState = Unattached | Follower | Prospective | Candidate | Leader | Resigned

@@ -1,4 +1,4 @@
-"""The search for the leader, by a node that has no contact with one.
+"""The search for the leader, by a node that has no contact with a leader.
 
 Theory of operation.  A node without a leader asks other nodes: it sends one DescribeQuorum at a time, to a voter or
 bootstrap address drawn at random.  Every node answers from its own state.
@@ -52,7 +52,7 @@ class LeaderSearch:
         state.ask(state.seek, Purpose.SEEK, to, DescribeQuorum(state.sender, state.config.address, epoch), now_ms)
 
     def _peers_of_paused(self, leader: Leader) -> list[Peer]:
-        """Return the nodes from which a paused leader draws the next one.
+        """Return the nodes from which a paused leader draws the next node to ask.
 
         These are voters and other nodes in turn; after the connections were dropped, the bootstrap nodes once.
         """

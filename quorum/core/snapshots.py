@@ -41,7 +41,7 @@ class Snapshots:
         self._next_read = 1
 
     def on_snapshot_taken(self, event: SnapshotTaken) -> None:
-        """Note a snapshot on this disk, unless a newer one is known.  It must not end above the high watermark."""
+        """Note a snapshot on this disk, unless a newer snapshot is known.  Its end is not above the high watermark."""
         state = self._state
         offset = event.snapshot.offset
         assert offset <= state.high_watermark, f"snapshot at {offset}, above the high watermark {state.high_watermark}"

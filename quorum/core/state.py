@@ -4,8 +4,8 @@ Theory of operation.  A step changes the state first and produces its effects la
 that must become durable (`save_election`, `append`, `truncate`).  The step emits them as one `Write`, the first of its
 effects, with the quorum state as it is at the end of the step.  A reply that depends on a write, such as a granted
 vote, carries the number of that write.  Transitions do not send requests: a role holds `PendingRequest`s, and at the
-end of every step each part sends those that are due.  So one place decides when a request is sent, one place computes
-when the next tick is needed, and a transition cannot forget or repeat a message.
+end of every step each part sends the requests that are due.  So one place decides when a request is sent, one place
+computes when the next tick is needed, and a transition cannot forget or repeat a message.
 
 Three rules make this safe across crashes:
 - A vote and an epoch leave this node (in a reply, or in a candidate's requests) only after they are durable.

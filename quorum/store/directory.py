@@ -10,9 +10,10 @@ they are re-created, and this is logged.  While a process has the directory open
 write-ahead log must then also exist, and hold the write with which every opening begins.
 
 **The mark.**  The first opening creates the file `<directory>.formatted` beside the directory.  While this file exists,
-the directory must exist.  This distinguishes a directory that was deleted, or whose disk is not mounted, from one that
-never existed.  To let a node start from an empty directory, use `move_away`, which also removes the mark.  The mark
-holds a copy of the identity, and the names of files that other modules keep in the directory (`note_file`).
+the directory must exist.  This distinguishes a directory that was deleted, or whose disk is not mounted, from a
+directory that never existed.  To let a node start from an empty directory, use `move_away`, which also removes the
+mark.  The mark holds a copy of the identity, and the names of files that other modules keep in the directory
+(`note_file`).
 """
 
 from __future__ import annotations
@@ -258,7 +259,7 @@ def _save_mark(directory: str, values: dict[str, object]) -> None:
 
 
 def move_away(directory: str, why: str) -> str:
-    """Rename a directory that no process uses, and return its new path.  The next opening then formats an empty one.
+    """Rename a directory that no process uses, and return its new path.  The next opening formats an empty directory.
 
     Raises:
         StoreRefusedError: the directory is in use, or not writable.

@@ -375,7 +375,7 @@ def _introduce_reply_to(reply: m.IntroduceReply) -> pb.IntroduceReply:
 def _introduce_reply_from(_: m.Introduce, message: pb.IntroduceReply) -> m.IntroduceReply:
     require(message.HasField("key"), "no key")
     key = codec.key_from(message.key, "key")
-    require(key.directory_id != UNASSIGNED, "key has no directory id")  # it may become a voter's
+    require(key.directory_id != UNASSIGNED, "key has no directory id")  # the key may become a voter's
     founding = codec.batch_from(message.founding) if message.HasField("founding") else None
     if founding is not None:
         require(founding.base_offset == 0, f"founding batch at offset {founding.base_offset}")
