@@ -140,7 +140,7 @@ def register(image: ClusterImage, request: RegisterBroker, *, session_live: bool
             Registered(
                 Outcome(
                     ApiError.DUPLICATE_BROKER_REGISTRATION,
-                    f"a process of broker {request.broker_id} that started later with these data directories is live",
+                    f"a newer process of broker {request.broker_id} with these data directories is live",
                     "if the directories were restored from a backup, wait until its session ends",
                 )
             )

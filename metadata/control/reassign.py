@@ -6,7 +6,7 @@ where the last controller stopped, and needs no other state:
 - `replicas` := the target, in its order, followed by the replicas to remove;
 - `adding` := the target without the original replicas; `removing` := the original replicas without the target.
 
-From the start the new replicas copy records, while the old ones continue unchanged, in the ISR or not.  An added
+From the start the new replicas copy records, while the old replicas continue unchanged, in the ISR or not.  An added
 replica joins the ISR like any other, and then counts like any other.  It does not raise the effective
 min.insync.replicas: until the end of the reassignment, this value is at most the original number of replicas
 (`PartitionImage.settled_count`), so the partition stays as writable as it was.

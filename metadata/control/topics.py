@@ -1,8 +1,8 @@
 """Creating and deleting topics.
 
-A request may name many topics.  Each has its own outcome, and all permitted changes are one batch.  A request whose
-records do not fit into one batch changes nothing.  If a topic exists, the answer says whether it is `identical` to the
-requested one, so that a tool can report success.
+A request may name many topics.  Each topic has its own outcome, and all permitted changes are one batch.  A request
+whose records do not fit into one batch changes nothing.  If a topic exists, the answer says whether it is `identical`
+to the requested one, so that a tool can report success.
 
 The built-in default replication factor is lowered to the number of active brokers for users' topics.  It is not lowered
 for internal topics, since a topic that is created while a cluster starts would keep too few replicas permanently.  The

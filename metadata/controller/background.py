@@ -3,7 +3,7 @@
 A step decides on the pending image, appends at most one batch, and returns the time after which it should run again.
 Every step runs through a `Job` in its own turn of the loop, so that requests and heartbeats run between any two steps.
 
-An append may be refused although this node still leads: it is paused, hands leadership over, or its disk is behind.
+An append may be refused although this node still leads: the node is paused, hands leadership over, or its disk lags.
 Often this passes within a second, and the leadership continues.  Therefore the job runs a refused step again until it
 succeeds or the leadership ends.  A step never sees a refusal, so it cannot forget to set its timer again.  In return it
 must be repeatable: it changes its own state only after the append.

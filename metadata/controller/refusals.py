@@ -17,7 +17,7 @@ The evidence is only a reason to fence before the session ends.  Fencing is a re
 is lost, and the broker's next heartbeat unfences it.
 
 Limits: at most one task per broker, and `PROVING_MAX` and `PROBING_MAX` connections at a time, each with a deadline.
-The time between the rounds of a broker without heartbeats doubles while they find nothing.  After its session has
+The time between the rounds of a broker without heartbeats doubles while the rounds find nothing.  After its session has
 ended, a broker is not examined.
 """
 
