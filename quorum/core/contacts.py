@@ -111,7 +111,7 @@ class Contacts:
             return f"node {key.node_id} does not fetch from this leader"
         displaced_ms = leader.displaced.get(key)
         if displaced_ms is not None and displaced_ms >= progress.last_fetch_ms:
-            return f"node {key.node_id} has another disk now than {key}"
+            return f"node {key.node_id} now has another disk than {key}"
         lag = max(0, self._state.log.end - progress.end)
         return f"node {key.node_id} lags by {lag} records and last fetched {now_ms - progress.last_fetch_ms} ms ago"
 

@@ -8,14 +8,14 @@ vote, is not a candidate, and acknowledges nothing.  It introduces itself:
   lowest id founds the cluster once each of the others has answered that it is newborn and was given the same list.  It
   writes the founding batch (offset 0, epoch 0) with the directory ids of all founders, and sends the batch only after
   it is durable.
-- The other founders take the founding batch from any node that has it, if it contains their own key.  They take part
+- The other founders take the founding batch from any node that has it, if the batch names their key.  They take part
   once it is durable on their disks.  Because the batch names each founding disk, the same voter list cannot found two
   clusters.
 - A founder that meets a cluster whose founding batch does not name its disk has a replaced disk.  It joins as an
   observer and reports which voter it could replace.
 - An observer asks the bootstrap addresses until a founded node answers, and keeps the cluster's id.
 
-A node that meets another cluster id, another list or another node than it expects refuses to start, and reports both.
+A node that meets an unexpected cluster id, voter list or node refuses to start, and reports both values.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Theory of operation.  A leader that hands over first stops accepting proposals, so that the successor can get the whole
 log.  It waits for the fetch that shows this, for at most one election timeout.  Then it resigns.  Its last request
 (EndQuorumEpoch) lists the successor first, and the successor immediately becomes a candidate.  Everything after that is
-an ordinary election: if the successor fails, the next one in the list becomes a candidate a little later.  If all of
+an ordinary election: if the successor fails, the next node in the list becomes a candidate a little later.  If all of
 them fail, the old leader becomes a candidate.
 
 Some voters may be *preferred*.  A leader that is not preferred hands over to a preferred voter only if that voter

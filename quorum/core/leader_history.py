@@ -142,7 +142,7 @@ class LeaderHistory:
                 other = f"node {leader_id} leads epoch {epoch}, not node {transfer.to}"
                 self.end_transfer(VoterChangeError.OUTCOME_UNKNOWN, other)
         elif transfer is not None and transfer.epoch is None and not isinstance(self._state.role, Leader):
-            self.end_transfer(VoterChangeError.NOT_LEADER, f"node {leader_id} leads epoch {epoch} meanwhile")
+            self.end_transfer(VoterChangeError.NOT_LEADER, f"node {leader_id} now leads epoch {epoch}")
 
     def note_failure(self, node_id: int, now_ms: int) -> None:
         """Do not prefer this node for a time that doubles with each failure."""

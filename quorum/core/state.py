@@ -12,7 +12,7 @@ Three rules make this safe across crashes:
 - A fetch leaves only when everything appended before is durable, so its offset is an acknowledgement.
 - A node that led an epoch, or was a candidate in it, never leads it again after a restart: a former leader starts as
   Resigned, and every candidacy takes a new epoch.  Followers may have batches of that epoch that this disk has lost.
-  No other batch will ever have their (epoch, offset).
+  So no other batch ever gets the same (epoch, offset).
 """
 
 from __future__ import annotations
