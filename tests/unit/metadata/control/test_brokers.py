@@ -236,7 +236,7 @@ def test_a_late_registration_of_an_earlier_process_is_refused(cluster: Cluster) 
     epoch, end = cluster.epoch(1), cluster.image.end_offset
     late = cluster.register(1, incarnation_id=numbered(1), session_live=True)
     assert late.outcome.error is ApiError.DUPLICATE_BROKER_REGISTRATION
-    assert "started later" in late.outcome.message
+    assert "a newer process" in late.outcome.message
     assert (cluster.epoch(1), cluster.image.end_offset) == (epoch, end)
 
 
