@@ -28,7 +28,7 @@ KEYS_MAX = 500_000
 
 
 class _Load:
-    """The load of one broker: from the cluster, and from this topic."""
+    """The load of one broker, in the cluster and in this topic."""
 
     __slots__ = ("broker_id", "leaders", "pairs", "rack", "replicas", "successions", "topic_leaders", "topic_replicas")
 
@@ -73,7 +73,7 @@ class _Load:
 
 
 class Placer:
-    """Places topics one after the other; each placement counts the earlier ones."""
+    """Places topics one after the other; each placement counts the earlier placements."""
 
     def __init__(self, image: ClusterImage) -> None:
         brokers = [image.brokers[broker_id] for broker_id in sorted(image.brokers)]

@@ -191,7 +191,7 @@ def _plan(
 
 
 def configs_of_new(image: ClusterImage, name: str, given: Mapping[str, str], replication_factor: int) -> dict[str, str]:
-    """Return a new topic's own configs: the given ones, and the ones that every new topic gets."""
+    """Return a new topic's own configs: the given configs, and the configs that every new topic gets."""
     own = {**INTERNAL_CONFIGS, **given} if is_internal(name) else dict(given)
     own.setdefault(MIN_ISR, str(default_min_isr(image, replication_factor)))
     return own

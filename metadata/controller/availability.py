@@ -101,7 +101,7 @@ class Availability:
         return dict(self._counts) if self._reports() else None
 
     def unavailable(self) -> dict[Labels, int] | None:
-        """Return 1 for partitions that are unavailable, 0 for partitions that were; None if another node reports."""
+        """Return 1 for unavailable partitions, 0 for partitions that were unavailable; None if another node reports."""
         return {labels: int(is_now) for labels, is_now, _ in self._series()} if self._reports() else None
 
     def seconds(self) -> dict[Labels, float] | None:

@@ -107,7 +107,7 @@ def topics_to_delete(request: pb.DeleteTopicsRequest) -> tuple[list[str], list[U
 
 
 class _Ids:
-    """The topic ids of one request; equal ones are converted once."""
+    """The topic ids of one request; equal ids are converted once."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, UUID] = {}

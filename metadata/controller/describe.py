@@ -66,7 +66,7 @@ async def describe_topics(
 async def describe_metadata(
     image: ClusterImage, cluster_id: str, names: Sequence[str], *, partitions: bool = True
 ) -> node_pb2.DescribeMetadataReply:
-    """Describe the whole cluster of the image, with the named topics or all."""
+    """Describe the whole cluster of the image, with the named topics or all topics."""
     described = await describe_topics(image, names, partitions=partitions)
     if described.result.error != ApiError.NONE:
         return node_pb2.DescribeMetadataReply(result=described.result)

@@ -67,7 +67,7 @@ class BrokerView(Protocol):
     """The broker of this process, as `NodeService` sees it."""
 
     async def describe_replicas(self, topics: Sequence[str]) -> list[pb.ReplicaDescription]:
-        """Describe the replicas of the named topics, or of all."""
+        """Describe the replicas of the named topics, or of all topics."""
         ...
 
     def applied_batches(self, from_offset: int) -> tuple[int, list[pb.AppliedBatch]]:

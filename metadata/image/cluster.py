@@ -86,7 +86,7 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
         return None if topic is None else topic.partition(index)
 
     def leaderships(self, broker_id: int) -> Map[UUID, int]:
-        """Return topic id → bitmask of the partitions that this broker leads; for `NO_LEADER`, that have no leader."""
+        """Return topic id → bitmask of the partitions that this broker leads (`NO_LEADER`: those without a leader)."""
         return self.leader_masks.get(broker_id, _NO_MASKS).by_topic
 
     @property
