@@ -93,7 +93,7 @@ class Elections:
         leads = epoch == state.epoch and sender.key.node_id == state.election.leader_id
         # A node whose log is ahead may have been added by a record that this log does not have yet.
         ahead = log_end is not None and log_end > state.log.last
-        # A voter that an uncommitted record removes may be the only one that can win: see `CoreState.may_be_candidate`.
+        # A voter that an uncommitted record removes may be the only possible winner: see `CoreState.may_be_candidate`.
         removed = state.history.was_just_removed(sender.key, state.high_watermark)
         if sender.key not in state.history.current and not leads and not ahead and not removed:
             return ErrorCode.NOT_VOTER

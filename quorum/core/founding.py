@@ -159,7 +159,7 @@ class Founding:
         if cluster_id is None or len(reply.voters) == 0:
             return None  # that node has not joined a cluster yet
         if not state.config.founders or founding is None:
-            # Without the founding batch, that node's log no longer begins at 0, so only its present voters are known.
+            # Without the founding batch, that node's log no longer begins at 0, so only its current voters are known.
             return self._observe(newborn, reply, cluster_id)
         if not isinstance(founding.control, Voters):
             return None

@@ -113,7 +113,7 @@ class LeaderHistory:
         self._joined = Leadership(state.epoch, leader_id) if leader_id is not None else None
         if before is None or before == self._joined:
             return
-        # The leader's own reason replaces the one that this node concluded.
+        # The leader's own reason replaces the reason that this node concluded.
         if self.farewell is not None and self.farewell.epoch == before.epoch and self.farewell.reason:
             reason = f"resigned: {self.farewell.reason}"
         self.last_end = EndedLeadership(before.epoch, before.leader_id, reason, now_ms)

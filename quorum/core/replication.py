@@ -130,7 +130,7 @@ class Replication:
         return ErrorCode.INVALID_REQUEST if min(numbers) < 0 else ErrorCode.NONE
 
     def _divergence(self, request: Fetch) -> LogEnd | None:
-        """Return where the logs diverge at the latest; None if the fetcher's position is in this log."""
+        """Return the epoch end to report to a fetcher whose log diverges; None if its position is in this log."""
         if request.offset == 0:
             return None
         end = self._state.log.end_of_epoch(request.last_fetched_epoch)

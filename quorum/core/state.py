@@ -176,7 +176,7 @@ class CoreState:
         return self._other_voters
 
     def _cache_voters(self) -> None:
-        """Compute the values that every step needs from the voter set, once per voter set."""
+        """Compute the values of the voter set that every step needs, once per voter set."""
         voters = self._cached_voters = self.history.current
         self._is_listed = self.key in voters
         self._other_voters = [voter.key for voter in voters if voter.key != self.key]

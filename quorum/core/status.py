@@ -14,7 +14,7 @@ from quorum.core.types import Voter
 
 
 class Status:
-    """Describes this node, and as leader its replicas and its work on the voters."""
+    """Describes this node and, if it leads, its replicas and its changes of the voters."""
 
     def __init__(
         self,

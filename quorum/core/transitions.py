@@ -109,7 +109,7 @@ class Transitions:
             fail_change(state, before, reason)
 
     def become_unattached(self, epoch: int, now_ms: int, reason: str) -> None:
-        """Enter `epoch` without a leader.  A running election timer continues, so that later epochs cannot delay it."""
+        """Enter `epoch` without a leader.  A running election timer continues, so later epochs do not delay it."""
         state = self._state
         state.enter_epoch(epoch)
         deadline: int | None = None

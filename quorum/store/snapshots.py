@@ -145,11 +145,11 @@ class SnapshotFiles:
         return SnapshotInfo(header, size)
 
     def _set_damaged_aside(self) -> None:
-        """Set aside the snapshots with a damaged header, now that another one is durable and may replace them."""
+        """Set aside the snapshots with a damaged header, now that another snapshot is durable and may replace them."""
         damaged, self._damaged = self._damaged, set()
         for end in sorted(damaged):
             try:
-                self._look(self.path(end), end)  # an intact one may have replaced it since
+                self._look(self.path(end), end)  # an intact snapshot may have replaced it since
             except FileNotFoundError:
                 continue
             except MalformedError:
