@@ -359,7 +359,7 @@ def completed(
 
 
 def ended(image: ClusterImage, count: int) -> list[Record]:
-    """Return the further records of a batch that ends `count` reassignments: the last end removes the throttle."""
+    """Return the further records of a batch that ends `count` reassignments: if none remains, remove the throttle."""
     return _throttle_records(image, None, image.reassigning_count - count) if count else []
 
 

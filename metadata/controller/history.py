@@ -1,7 +1,7 @@
 """The history of the metadata: records by offset, images at an offset, and the chain of a partition's changes.
 
 A node answers from its own log and snapshots, so its history begins where they begin, and every answer contains that
-offset.  Reads let the node's other work run: they run one piece at a time, and one large request at a time.
+offset.  Reads do not block the node's other work: they proceed in pieces, and one large request at a time.
 """
 
 from __future__ import annotations

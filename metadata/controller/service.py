@@ -412,7 +412,7 @@ class ControllerService:
 
 
 def _allowed_ms(asked_ms: int) -> float:
-    """Return the time limit: the caller's time minus a tenth, or half a second if that is less, to send the answer."""
+    """Return the time limit: the caller's timeout, less a tenth (at most half a second) for sending the answer."""
     wanted = min(asked_ms or DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS)
     return wanted - min(wanted / 10, 500)
 
