@@ -78,7 +78,8 @@ class SessionRequest(msgspec.Struct, frozen=True):
 
     targets: in a full fetch all targets, otherwise the changed ones; at most `TARGETS_MAX`.
     before: for each changed partition, the target that was sent last; None if there was none.  The reply to the
-        previous request may still be in transit, and answers these targets.
+        previous request may still be in transit, and answers these targets.  In a full fetch all are None, because a
+        reply of the former session may answer older targets.
     """
 
     session_id: int
@@ -189,7 +190,7 @@ class FetcherSession:
                 del self._targets[key]
                 self._targets[key] = target
         self._opening = True
-        return SessionRequest(self._session_id, FULL_FETCH_NEW_SESSION, chosen, (), {})
+        return SessionRequest(self._session_id, FULL_FETCH_NEW_SESSION, chosen, (), dict.fromkeys(self._sent))
 
     def on_reply(self, request: SessionRequest, session_id: int) -> None:
         """Note a reply that has no error for the request as a whole."""

@@ -53,6 +53,13 @@ MUTANTS = (
         (f"{SESSION_TESTS}::test_the_reply_to_a_request_of_the_former_session_changes_nothing_during_a_full_fetch",),
     ),
     Mutant(
+        "a reply in the former session confirms the position of a full fetch",
+        SESSION,
+        "chosen, (), dict.fromkeys(self._sent))",
+        "chosen, (), {})",
+        ("tests/unit/broker/replica/test_fetcher.py::test_a_reply_of_the_former_session_does_not_answer_a_full_fetch",),
+    ),
+    Mutant(
         "a session keeps its view when the isolation level changes",
         SESSION,
         "        if stance != self.stance:\n",

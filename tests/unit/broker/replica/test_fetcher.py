@@ -366,6 +366,23 @@ async def test_a_truncation_for_a_former_leader_lowers_no_watermark(rig: Rig, mo
     assert (rig.log.end_offset, rig.log.high_watermark, follower.high_watermark) == (3, 3, 3)
 
 
+async def test_a_reply_of_the_former_session_does_not_answer_a_full_fetch(rig: Rig) -> None:
+    """The full fetch names another leader epoch, under which the leader has confirmed nothing yet."""
+    await rig.create((2, 1))
+    await rig.reply(2)
+    fetcher, session = rig.fetcher(2), rig.fetcher(2)._session
+    parked, interrupting = session.build(), session.build()
+    await fetcher._on_reply(parked, wire.FetchedReply(0, 0, []))
+    await rig.change(leader=2)
+    full = asyncio.create_task(asyncio.sleep(WAIT_S, memoryview(b"")))
+    fetcher._rounds.append(fetchers._Round(session.build(), full, 0))
+    await fetcher._on_reply(interrupting, wire.FetchedReply(0, 0, [rig.part(0)]))
+    await fetcher._abandon_rounds()
+    follower = rig.hosted().follower
+    assert follower is not None
+    assert (follower.leader_epoch, follower.agrees) == (1, False)
+
+
 async def test_a_failure_in_a_truncation_ends_the_fetcher(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """An assertion that fails is a mistake in the program, and ends the process."""
     await rig.create((2, 1, 3))
