@@ -79,7 +79,7 @@ class LogManager:
         self._undecided: list[PartitionLog] = []  # doubles of replicas in `failures`, closed
         self._failures: dict[LogKey, CorruptStoreError] = {}
         self._failed_folders: dict[LogKey, list[tuple[LogDirectory, str]]] = {}
-        self._outdated: set[UUID] = set()  # directories with facts about logs that are no longer in `logs`
+        self._outdated: list[UUID] = []  # directories with facts about logs that are no longer in `logs`
         self._moved_to: dict[tuple[LogKey, UUID], UUID] = {}  # by log and former directory
         self._tasks: list[asyncio.Task[None]] = []
         self._notes: set[asyncio.Task[None]] = set()
@@ -252,7 +252,7 @@ class LogManager:
                     # Unsettled logs have no checkpoint.
                     undecided = [log for log in self._undecided if log.key in self._failures]  # not set aside yet
                     unsettled = {log.directory_id for log in (*self._unsettled(), *undecided)}
-                    if directory.id not in unsettled | self._outdated:
+                    if directory.id not in unsettled.union(self._outdated):
                         await directory.disk.facts.commit({CLEAN: b""})
                         marked += 1
                 except DiskError as error:
@@ -572,17 +572,17 @@ class LogManager:
             directory = self._directories[directory_id]
             async with directory.changing:
                 folders = []
-                self._outdated.add(directory_id)  # a cancel of the following steps leaves it there
+                self._outdated.append(directory_id)  # a cancellation of the following steps leaves it there
                 for one in mine:
                     await turn.passed()
                     if (folder := take_out(one, directory_id)) is not None:
                         folders.append(folder)
                 if not folders or directory.failure is not None:
-                    self._outdated.discard(directory_id)
+                    self._outdated.remove(directory_id)
                     continue
                 try:
                     named = await directory.strays.intend(folders, wall_ms, keep)
-                    self._outdated.discard(directory_id)
+                    self._outdated.remove(directory_id)
                     await directory.strays.finish(named)
                 except DiskError as error:
                     directory.fail(error)

@@ -606,7 +606,7 @@ MUTANTS = (
     Mutant(
         "a stop is clean although it has interrupted the removal of logs, whose facts are outdated",
         MANAGER,
-        "if directory.id not in unsettled | self._outdated:",
+        "if directory.id not in unsettled.union(self._outdated):",
         "if directory.id not in unsettled:",
         (f"{UNIT}/test_strays.py::test_a_stop_that_interrupts_setting_aside_is_not_clean",),
     ),

@@ -202,3 +202,25 @@ async def test_a_stop_that_interrupts_setting_aside_is_not_clean(rig: Rig, monke
     await rig.restart(clean=True)
     assert not rig.logs.clean_start
     assert batches_of(rig.log) == batches
+
+
+async def test_a_later_removal_does_not_make_such_a_stop_clean(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in (KEY, OTHER):
+        fill(rig.create(key=key), 3)
+    await rig.logs.flush_all(rig.logs.logs.values())
+    taken_out = asyncio.Event()
+
+    async def stopped(_: Turn) -> None:
+        if KEY not in rig.logs.logs:
+            taken_out.set()
+            await asyncio.Event().wait()
+
+    with monkeypatch.context() as patches:
+        patches.setattr(Turn, "passed", stopped)
+        removal = asyncio.ensure_future(rig.logs.set_aside([KEY], wall_ms=1))
+        await taken_out.wait()
+        removal.cancel()
+        await asyncio.gather(removal, return_exceptions=True)
+    await rig.logs.set_aside([OTHER], wall_ms=1)
+    await rig.restart(clean=True)
+    assert not rig.logs.clean_start
