@@ -552,10 +552,12 @@ class LogManager:
             by_directory.setdefault(log.directory_id, []).append(_folder(log))
         for directory, folder in self._damaged_left_over:
             by_directory.setdefault(directory.id, []).append(folder)
+        failure = await self._set_aside(by_directory, lambda folder, _: folder, wall_ms, keep)
+        # Not earlier: if this is cancelled, the stop is not clean.
         self._doubles.clear()
         self._left_over.clear()
         self._damaged_left_over.clear()
-        if (failure := await self._set_aside(by_directory, lambda folder, _: folder, wall_ms, keep)) is not None:
+        if failure is not None:
             raise failure
 
     async def _set_aside(

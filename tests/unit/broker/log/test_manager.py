@@ -302,6 +302,22 @@ async def test_two_copies_stay_after_a_stop_until_they_are_set_aside(
         disk.close()
 
 
+async def test_a_stop_that_interrupts_setting_doubles_aside_is_not_clean(tmp_path: Path) -> None:
+    disks = await in_two_directories(tmp_path)
+    logs = LogManager(disks)
+    await logs.open()
+    logs.settle(KEY, disks[0].directory_id)
+    async with logs._directories[disks[1].directory_id].changing:
+        removal = asyncio.create_task(logs.set_doubles_aside(wall_ms=2))
+        await asyncio.sleep(0)
+        removal.cancel()
+        await asyncio.gather(removal, return_exceptions=True)
+    await logs.close()
+    assert not logs.clean_stop, "the state of a double is not written"
+    for disk in disks:
+        disk.close()
+
+
 async def test_a_directory_that_fails_while_it_is_opened_leaves_the_other_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
