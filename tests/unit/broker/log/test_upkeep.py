@@ -72,9 +72,8 @@ async def test_a_far_timestamp_does_not_delete_others(rig: Rig) -> None:
     append(without, [b"x"], timestamps=[-1], now_ms=3_000)
     append(without, [b"x"], timestamps=[-1], now_ms=5_000)
     await rig.settle(without)
-    await rig.logs.maintain(
-        stopped_at(5_900), 10**6
-    )  # records without a timestamp: the wall clock does not determine their age
+    # For records without a timestamp, the wall clock does not determine the age.
+    await rig.logs.maintain(stopped_at(5_900), 10**6)
     assert without.start_offset == 0
     await rig.logs.maintain(stopped_at(6_100), 5_500)
     assert without.start_offset == 2
