@@ -120,8 +120,8 @@ MUTANTS = (
     Mutant(
         "maintenance seals a segment of a log whose folder was set aside, and ends the broker",
         MANAGER,
-        "                if self._logs.get(log.key) is not log:\n                    continue  # the folder",
-        "                if False:\n                    continue  # the folder",
+        "                if self._logs.get(log.key) is not log:\n                    continue  # its folder",
+        "                if False:\n                    continue  # its folder",
         (f"{UNIT}/test_upkeep.py::test_a_log_may_be_removed_while_others_are_maintained",),
     ),
     Mutant(
@@ -246,8 +246,8 @@ MUTANTS = (
     Mutant(
         "retention follows a wall clock that has just jumped ahead",
         MANAGER,
-        "wall_ms = self._clock.read(wall_ms, now_ms)",
-        "self._clock.read(wall_ms, now_ms)",
+        "wall_ms = self._clock.read(wall_ms, now_ms())",
+        "self._clock.read(wall_ms, now_ms())",
         (f"{UNIT}/test_upkeep.py::test_a_wall_clock_that_jumps_ahead_deletes_nothing_for_a_day",),
     ),
     Mutant(
