@@ -162,6 +162,24 @@ def test_a_range_is_read_from_the_current_leader_although_a_former_one_answers(
     assert values(batches) == [b"%d" % number for number in range(first, 9)]
 
 
+def test_a_range_that_waits_for_records_looks_its_leader_up_at_intervals(
+    filled: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look-up for each fetch would load the brokers as long as a transaction is not decided."""
+    monkeypatch.setattr("pyspark_quorumlog.reading.LEADER_LOOK_S", 60.0)
+    monkeypatch.setattr("quorumlog.client.consumer.FETCH_WAIT_MS", 10)
+    forget_leader, forgotten = Cluster.forget_leader, list[str]()
+
+    def forget(cluster: Cluster, topic: str, index: int) -> None:
+        forgotten.append(f"{topic}-{index}")
+        forget_leader(cluster, topic, index)
+
+    monkeypatch.setattr(Cluster, "forget_leader", forget)
+    with pytest.raises(ClusterError, match="no records at offset 5"):
+        values(read(filled, 9))
+    assert forgotten == ["t-0"]
+
+
 def test_a_leader_whose_committed_end_is_lower_for_a_while_delays_a_range(
     filled: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -543,8 +543,9 @@ def test_a_deleted_topic_does_not_hide_a_topic_that_one_broker_does_not_know(
     assert stream.rows({"u": {"0": 0}, "v": {"0": 0}}, {"u": {"0": 2}, "v": {"0": 5}}) == [30, 31]
 
 
+@pytest.mark.parametrize("poll_timeout_ms", ["700", "30000"])
 def test_a_batch_is_repeated_whole_although_no_broker_knows_its_topic_for_some_time(
-    behind: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
+    behind: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch, poll_timeout_ms: str
 ) -> None:
     monkeypatch.setattr("pyspark_quorumlog.stream_reading.DELETED_AFTER_S", 20.0)
     current = behind.brokers.shared.image
@@ -552,13 +553,14 @@ def test_a_batch_is_repeated_whole_although_no_broker_knows_its_topic_for_some_t
         replicas.behind = behind.brokers.replicas[1].behind
 
     async def catch_up() -> None:
-        await asyncio.sleep(1.0)  # meanwhile, no broker knows the topic; the test has no way to await a question
+        await asyncio.sleep(1.5)  # meanwhile, no broker knows the topic; the test has no way to await a question
         assert behind.brokers.shared.image is current
         for replicas in behind.brokers.replicas.values():
             replicas.behind = None
 
     catching_up = asyncio.run_coroutine_threadsafe(catch_up(), behind.loop)
-    stream = Stream(behind, {"subscribe": "t,u", "failOnDataLoss": "false"})
+    options = {"subscribe": "t,u", "failOnDataLoss": "false", "kafkaConsumer.pollTimeoutMs": poll_timeout_ms}
+    stream = Stream(behind, options)
     assert stream.rows({"u": {"0": 0}}, {"u": {"0": 2}}) == [30, 31]
     catching_up.result(60)
 

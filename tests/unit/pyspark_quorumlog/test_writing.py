@@ -24,7 +24,7 @@ from quorumlog.client.scope_client import OpenScope, StagedProducer, Winner
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.kafka import fake
-from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers
+from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers, threaded_brokers
 
 
 @pytest.mark.parametrize(
@@ -195,6 +195,17 @@ def test_partitions_that_are_added_while_a_task_writes_are_written(cluster: Thre
     assert write_rows(options, rows(), 0).record_count == 3
 
 
+def test_a_partition_that_two_brokers_do_not_know_yet_is_written() -> None:
+    with threaded_brokers(3) as cluster:
+        cluster.run(cluster.brokers.create("t", [3]))
+        for node_id in (1, 2):
+            cluster.run(cluster.brokers.hold_back(node_id))
+        cluster.run(cluster.brokers.add_partition("t", 3))
+        rows = pa.record_batch({"value": pa.array([b"1"]), "partition": pa.array([1], pa.int32())})
+        options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t"})
+        assert write_rows(options, iter([rows]), 0).record_count == 1
+
+
 def test_an_invalid_name_of_a_topic_is_an_error_with_the_valid_ones(cluster: ThreadedBrokers) -> None:
     options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap, "topic": "my topic"})
     with pytest.raises(ClusterError, match="topic my topic: INVALID_TOPIC_EXCEPTION; use 1 to 249 letters, digits"):
@@ -255,3 +266,17 @@ def test_a_pause_of_the_rows_does_not_raise_the_limited_rate(
     assert write_rows(parse_write(given), rows(), 0).record_count == 51
     stamps = [record.timestamp_ms for record in cluster.run(cluster.brokers.records("t", 0))]
     assert min(later - earlier for earlier, later in pairwise(stamps[1::10])) >= 90, "ten rows in a tenth of a second"
+
+
+def test_rows_that_arrive_a_little_late_do_not_lower_the_limited_rate(cluster: ThreadedBrokers) -> None:
+    cluster.run(cluster.brokers.create("t", [1]))
+    given = {"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t", "maxRecordsPerSecond": "20"}
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"value": pa.array([b"0"])})
+        time.sleep(0.9)  # the rate permits 18 rows meanwhile
+        yield pa.record_batch({"value": pa.array([b"%d" % number for number in range(18)])})
+
+    assert write_rows(parse_write(given), rows(), 0).record_count == 19
+    stamps = [record.timestamp_ms for record in cluster.run(cluster.brokers.records("t", 0))]
+    assert stamps[-1] - stamps[1] < 700, "later rows do not wait for the time of 18 rows again"

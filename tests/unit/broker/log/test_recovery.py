@@ -458,6 +458,24 @@ async def test_no_durable_record_is_truncated_once_damage_was_found(rig: Rig, fo
     assert batches_of(rig.log) == batches
 
 
+async def test_damage_is_not_repaired_by_a_segment_of_an_older_leader(rig: Rig) -> None:
+    """Each batch in it is whole, but the leader epochs of a log never decrease."""
+    log = rig.create()
+    before = fill(log, 30, epoch=5)
+    await rig.settle(log)
+    await rig.logs.checkpoint([log])
+    path = rig.files(log)[1]
+    good = path.read_bytes()
+    rig.logs.take_offline(KEY, CorruptStoreError("damage"))
+    await asyncio.gather(*rig.logs._notes)
+    older = b"".join(batch[:12] + (4).to_bytes(4, "big") + batch[16:] for batch in before if batch in good)
+    await restart_with(rig, path, older)
+    assert f"{path.name} at position 0" in str(rig.logs.failures[KEY])
+    assert "leader epoch 4 after 5" in str(rig.logs.failures[KEY])
+    await restart_with(rig, path, good)
+    assert batches_of(rig.log) == before
+
+
 async def test_a_recreated_replica_is_no_longer_damaged(rig: Rig) -> None:
     log = rig.create()
     fill(log, 5)

@@ -224,3 +224,16 @@ async def test_a_later_removal_does_not_make_such_a_stop_clean(rig: Rig, monkeyp
     await rig.logs.set_aside([OTHER], wall_ms=1)
     await rig.restart(clean=True)
     assert not rig.logs.clean_start
+
+
+async def test_a_stop_is_clean_after_a_log_was_set_aside_by_two_calls(rig: Rig) -> None:
+    """The second call waits for the directory, and then finds nothing to do."""
+    fill(rig.create(), 3)
+    await rig.settle(rig.log)
+    (directory,) = rig.logs._directories.values()
+    async with directory.changing:
+        removals = [asyncio.ensure_future(rig.logs.set_aside([KEY], wall_ms=1)) for _ in range(2)]
+        await asyncio.sleep(0)
+    await asyncio.gather(*removals)
+    await rig.restart(clean=True)
+    assert rig.logs.clean_start

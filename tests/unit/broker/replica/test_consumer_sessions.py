@@ -217,6 +217,19 @@ async def test_a_consumer_that_permits_no_bytes_reads_one_batch_at_a_time_from_a
     assert sorted(read) == list(range(COUNT))
 
 
+async def test_a_consumer_that_permits_no_bytes_learns_that_records_were_deleted(rig: Rig) -> None:
+    await rig.create((1,))
+    consumer = SessionConsumer(rig, by_id=True)
+    consumer.partition_size_max = 0
+    await write(rig, 0, b"a")
+    consumer.positions[0] = 1
+    await consumer.fetch()
+    assert consumer.state[0] == Known(KafkaCode.NONE, high_watermark=1, log_start=0)
+    await rig.replicas.start_delete(TOPIC, 0, 1, 1_000)
+    await consumer.fetch()
+    assert consumer.state[0] == Known(KafkaCode.NONE, high_watermark=1, log_start=1)
+
+
 async def test_a_small_append_does_not_end_the_wait_for_many_bytes(rig: Rig) -> None:
     consumer = await opened(rig)
     waiting = asyncio.create_task(rig.replicas.fetch(consumer.next_plan(max_wait_ms=30_000, min_bytes=300)))

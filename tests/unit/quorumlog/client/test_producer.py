@@ -212,6 +212,20 @@ async def test_a_broker_that_learns_nothing_is_not_asked_for_ever(
             assert cluster.known_leader("t", 0) == Address(*brokers.addresses[2])
 
 
+@pytest.mark.parametrize("failed", [2, 3])
+async def test_a_broker_that_has_failed_is_not_the_next_to_be_asked(
+    monkeypatch: pytest.MonkeyPatch, failed: int
+) -> None:
+    """The source of metadata rotates to the other broker that works."""
+    monkeypatch.setattr(cluster_module, "ROTATE_S", 0.0)
+    async with fake_brokers(3) as brokers, client_of(brokers) as cluster:
+        cluster._last_good = Address(*brokers.addresses[1])
+        await cluster.topic_states([], 10.0)
+        cluster._ask_last(Address(*brokers.addresses[failed]))
+        await cluster.topic_states([], 10.0)
+        assert cluster._last_good == Address(*brokers.addresses[5 - failed])
+
+
 async def test_a_close_that_is_cancelled_leaves_no_connection_open() -> None:
     """The application ends, and waits no longer for a broker that reads nothing."""
     async with fake_brokers(2) as brokers:
@@ -369,6 +383,19 @@ async def test_a_record_that_is_too_large_fails_its_producer(monkeypatch: pytest
             async with producer:
                 await producer.send("t", 0, build_batch(records))
         assert producer.delivered_records == len(await brokers.records("t", 0)) == 2
+
+
+async def test_a_single_record_is_sent_although_smaller_batches_were_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of the topic was raised meanwhile."""
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        monkeypatch.setattr(fake, "MESSAGE_MAX_BYTES", 500)
+        async with Producer(cluster, divides=True) as producer:
+            await producer.send("t", 0, build_batch([NewRecord(None, bytes(300), NOW)] * 2))
+            await producer.flush()
+            monkeypatch.setattr(fake, "MESSAGE_MAX_BYTES", 5_000)
+            await producer.send("t", 0, build_batch([NewRecord(None, bytes(2_000), NOW)]))
+        assert [len(each.value or b"") for each in await brokers.records("t", 0)] == [300, 300, 2_000]
 
 
 async def test_a_batch_that_was_appended_before_it_became_too_large_is_not_written_again(

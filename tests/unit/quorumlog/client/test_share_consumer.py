@@ -207,6 +207,25 @@ async def test_leaders_are_looked_up_although_the_known_ones_answer(
     await asyncio.wait({beating})
 
 
+async def test_leaders_are_not_looked_up_with_each_heartbeat(
+    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_consumer, "LEADERS_AGE_S", 0.5)
+    setting = make(ONE)
+    beats: list[int] = []
+
+    async def heartbeat(epoch: int, timeout_s: float) -> None:
+        beats.append(setting.cluster.look_ups)
+
+    monkeypatch.setattr(setting.consumer, "_heartbeat", heartbeat)
+    setting.consumer._interval_s = 0.01
+    beating = asyncio.ensure_future(setting.consumer._beat())
+    await until(lambda: setting.cluster.look_ups >= 2)
+    beating.cancel()
+    await asyncio.wait({beating})
+    assert beats.count(1) > 5, "heartbeats between the first look-up and the second"
+
+
 async def test_a_cancelled_acceptance_stops_no_other_one(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     broker = setting.brokers[ONE]

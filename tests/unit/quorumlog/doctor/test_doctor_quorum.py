@@ -330,6 +330,18 @@ def test_nodes_of_another_cluster_with_the_same_ids_are_not_confused_with_ours(
         clinic.claims[theirs], clinic.clusters[theirs] = node_id, "D"
         clinic.disks[theirs], clinic.generations[theirs] = b"\7" * 16, 1
         clinic.views[theirs] = None
+    broker = clinic.described[111]  # its problems are not ours
+    broker.directories.add(path="/data", free_bytes=0, total_bytes=10 << 30)
+    broker.directories_offline.append("/data2")
+    broker.fsync_p99_us = 10_000_000
+    broker.applied_offset = 1
+    broker.checks[1].ok = False
+    broker.compaction.uncleanable_count = 1
+    broker.compaction.uncleanable.add(topic="t", index=0, cause="damage")
+    broker.compaction.longest_wait_ms = 86_400_000
+    broker.dead_letters.failing_count = 1
+    broker.dead_letters.failing.add(group="g", topic="t", index=0, dead_letter_topic="d", cause="no leader")
+    clinic.strays[111] = [node_pb2.Stray(topic="old", kept=True)]
     mixed = ",".join(map(address, (101, 102, 111, 1, 2, 3)))
     findings, _ = diagnose("--controllers", mixed)
     assert findings.keys() == {"DIFFERENT_CLUSTERS"}

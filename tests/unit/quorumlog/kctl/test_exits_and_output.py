@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.errors import ClusterError, ConfigError, QuorumlogError
+from quorumlog.kctl.context import Context
 from quorumlog.kctl.exits import exit_code
 from quorumlog.kctl.main import run
 from quorumlog.kctl.output import Output, OutputClosedError, bytes_value, node_or_none, uuid_text
@@ -113,6 +114,31 @@ def test_only_a_command_without_another_purpose_ends_if_nobody_reads_its_output(
         with pytest.raises(OutputClosedError) if ends_if_closed else nullcontext():
             output.text("a line")
         discard(standard_output)
+
+
+@pytest.mark.parametrize(
+    ("command", "ends"),
+    [
+        ("consume t", True),
+        ("metadata tail", True),
+        ("cluster health --watch", True),
+        ("cluster health --watch --exit-when-healthy", False),
+        ("cluster health", False),
+        ("groups lag --follow", True),
+        ("groups lag", False),
+        ("state-changes --follow", True),
+        ("state-changes", False),
+    ],
+)
+def test_commands_that_only_show_something_end_if_nobody_reads_it(
+    command: str, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others have a result, which is their exit code, or end anyway."""
+    context = Context()
+    monkeypatch.setattr("quorumlog.kctl.main.Context", lambda **_: context)
+    monkeypatch.setattr(Context, "lift_limit", lambda _context: None)  # no node answers
+    assert run([*command.split(), "--controllers", "127.0.0.1:1", "--timeout", "0.1"]) != 0
+    assert context.ends_with_output == ends
 
 
 def test_tables_do_not_interpret_markup_in_cells(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -208,6 +210,17 @@ def test_following_prints_a_line_for_each_sample_until_the_time_is_up(bench: Ben
     code, out = bench.say("lag", "--follow", "--interval", "0.1", timeout="1")
     assert code == 0
     assert f"  {G}  Empty  lag=3  change=+0  worst=orders-0 (3)" in out
+
+
+def test_following_ends_once_nobody_reads_the_samples(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.commit(1, 2)
+    reader, writer = os.pipe()
+    os.close(reader)  # as `| head -1` does after the first line
+    begun = time.monotonic()
+    with os.fdopen(writer, "w") as standard_output:
+        monkeypatch.setattr("sys.stdout", standard_output)
+        assert bench.say("lag", G, "--follow", "--interval", "0.1", timeout="10")[0] == 0
+    assert time.monotonic() - begun < 8
 
 
 def test_an_interval_without_follow_is_wrong_usage(bench: Bench) -> None:

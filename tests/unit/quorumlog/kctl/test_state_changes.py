@@ -336,12 +336,16 @@ def test_following_continues_after_failures_and_reports_gaps(log: Log, capsys: p
 def test_a_given_timeout_ends_following(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with the other commands that follow something; otherwise a script with --timeout would hang."""
 
-    async def nothing_happens(*_: object) -> None:
+    limits_s = list[float]()
+
+    async def nothing_happens(_context: Context, reader: state_changes._Reader, *_: object) -> None:
+        limits_s.append(reader.history._limit_s())
         await asyncio.sleep(60)
         raise AssertionError("the command still follows")
 
     monkeypatch.setattr(state_changes, "_follow", nothing_happens)
-    assert run(["state-changes", "--follow", "--timeout", "0.1"]) == 0
+    assert run(["state-changes", "--follow", "--timeout", "0.5"]) == 0
+    assert limits_s == [0.5], "each request has the whole time, so that the last one does not fail before the end"
 
 
 def test_following_with_new_brokers_and_renewed_topics(log: Log, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,3 +28,11 @@ def test_no_output_is_lost_if_another_program_left_the_pipe_non_blocking() -> No
         select.select([process.stderr], [], [], 1)  # "done" if the full pipe does not stop the program; else the time
         assert len(process.stdout.read().splitlines()) == LINES
         assert process.wait() == 0
+
+
+def test_standard_error_is_made_blocking_as_well() -> None:
+    """Otherwise the error of a command may be lost."""
+    program = "import os; from quorumlog.kctl import streams; os.set_blocking(2, False); streams.prepare(); "
+    program += "print(os.get_blocking(2))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"True\n"
