@@ -117,7 +117,11 @@ class ObservedCluster:
 
     @property
     def clock_ahead_ms(self) -> int:
-        """How far the clocks of the nodes are ahead of the examiner's, which may be wrong: the median; 0 if unknown."""
+        """How far the clocks of the nodes are ahead of the examiner's, which may be wrong: the median; 0 if unknown.
+
+        If the nodes are divided in halves, the lower half counts: with a clock that is ahead, healthy transactions
+        would seem to hang, and the next step is an abort.
+        """
         known = [node.clock_ahead_ms for node in self.own_nodes if node.clock_ahead_ms is not None]
         return statistics.median_low(known) if known else 0
 
