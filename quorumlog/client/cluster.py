@@ -171,6 +171,8 @@ class Cluster(Closing):
         self._failures = 0
         self._failed: dict[Address, int] = {}
         """Addresses that did not answer, with the number of the failure: the one that failed last is tried last."""
+        self._failures_rotated = 0
+        """The number of failures at the last rotation."""
         self._is_of_quorumlog: bool | None = None
         """Whether the brokers are those of quorumlog; None until it is needed."""
         self._closed = False
@@ -417,16 +419,24 @@ class Cluster(Closing):
         self._learn(number, address, reply, is_all=topics is None)
 
     def _rotate(self, now: float) -> None:
-        """Prefer the next broker, if the time has come; one that has failed only if no other is left."""
+        """Prefer the next broker, if the time has come; one that has failed only if no other is left.
+
+        A broker that failed since the last time is not preferred: a caller may just have put it last on purpose.
+        """
         if self._rotate_at is not None and now < self._rotate_at:
             return
         brokers = list(self._view.brokers.values())
         place = brokers.index(self._last_good) if self._last_good in brokers else -1
-        others = [each for each in (*brokers[place + 1 :], *brokers) if each != self._last_good]
-        others.sort(key=lambda each: self._failed.get(each, -1))  # stable: those that have not failed keep their order
+        others = [
+            each
+            for each in (*brokers[place + 1 :], *brokers)
+            if each != self._last_good and self._failed.get(each, 0) <= self._failures_rotated
+        ]
+        others.sort(key=lambda each: self._failed.get(each, 0))  # stable: those that have not failed keep their order
         if self._rotate_at is not None and others:
             self._last_good = others[0]
             self._failed.pop(others[0], None)
+        self._failures_rotated = self._failures
         self._rotate_at = now + ROTATE_S
 
     async def _serves_own_requests(self, connection: KafkaConnection, timeout_s: float) -> bool:

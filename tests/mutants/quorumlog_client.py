@@ -58,6 +58,13 @@ MUTANTS = (
         ("tests/unit/quorumlog/client/test_share_consumer.py",),
     ),
     Mutant(
+        "a former leader is asked for its successor",
+        CLUSTER,
+        "            if each != self._last_good and self._failed.get(each, 0) <= self._failures_rotated\n",
+        "            if each != self._last_good\n",
+        (f"{CLUSTER_TESTS}::test_a_former_leader_is_not_asked_for_its_successor",),
+    ),
+    Mutant(
         "a leader that is cut off stays the source of metadata",
         CLUSTER,
         "            self._last_good = others[0]\n",

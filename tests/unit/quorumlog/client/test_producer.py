@@ -226,6 +226,18 @@ async def test_a_broker_that_has_failed_is_not_the_next_to_be_asked(
         assert cluster._last_good == Address(*brokers.addresses[5 - failed])
 
 
+async def test_a_former_leader_is_not_asked_for_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time has come to prefer the next broker, and it is the only one besides the broker that answered last."""
+    monkeypatch.setattr(cluster_module, "ROTATE_S", 0.0)
+    async with fake_brokers(2) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        connection = await cluster.leader("t", 0, 10.0)
+        await brokers.hold_back(1)
+        await brokers.move("t", 0, 2)
+        cluster._last_good = Address(*brokers.addresses[2])
+        assert await cluster.has_moved("t", 0, connection)
+
+
 async def test_a_close_that_is_cancelled_leaves_no_connection_open() -> None:
     """The application ends, and waits no longer for a broker that reads nothing."""
     async with fake_brokers(2) as brokers:
