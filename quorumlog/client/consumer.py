@@ -127,8 +127,14 @@ class Consumer:
             (fetched,) = decoded.partitions
             if fetched.error_code not in (KafkaCode.NONE, KafkaCode.OFFSET_OUT_OF_RANGE):
                 raise refusal(fetched.error_code, topic, index, f"a fetch at offset {offset}")
-            if fetched.error_code and await self._leaders.has_moved(topic, index, connection):
-                raise refusal(KafkaCode.NOT_LEADER_OR_FOLLOWER, topic, index, f"a fetch at offset {offset}")
+            if fetched.error_code:
+                try:
+                    async with asyncio.timeout(left_s):
+                        has_moved = await self._leaders.has_moved(topic, index, connection)
+                except TimeoutError:  # not proved, so the offset is not reported as missing
+                    has_moved = True
+                if has_moved:
+                    raise refusal(KafkaCode.NOT_LEADER_OR_FOLLOWER, topic, index, f"a fetch at offset {offset}")
             return fetched
 
         loop = asyncio.get_running_loop()

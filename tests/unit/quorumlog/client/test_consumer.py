@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from quorumlog.client import cluster as cluster_module
 from quorumlog.client import partitions
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, ListedOffset, OffsetOutOfRangeError
@@ -66,6 +67,19 @@ async def test_an_empty_fetch_waits_for_the_next_record() -> None:
         await brokers.fill("t", 0, batch(7))
         brokers.replicas[1].appended.set()
         assert len((await waiting).records) > 0
+
+
+async def test_a_fetch_that_is_out_of_range_ends_by_its_deadline() -> None:
+    """The other brokers, which are asked whether the leader is a former one, hang.  No record counts as missing."""
+    async with fake_brokers(3) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        consumer = Consumer(cluster, timeout_s=0.5)
+        await consumer.fetch("t", 0, 0, wait_ms=10)
+        await brokers.mute(2)
+        await brokers.mute(3)
+        async with asyncio.timeout(cluster_module.HURRY_S):  # the time that the first of these brokers would get
+            with pytest.raises(ClusterError, match=r"t-0: given up after 0\.5 s"):
+                await consumer.fetch("t", 0, 9)
 
 
 async def test_out_of_range_names_the_available_offsets() -> None:
