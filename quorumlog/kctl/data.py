@@ -7,7 +7,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,6 +36,8 @@ IN_FLIGHT_MAX = 64
 QUEUE_MAX = 8
 """Number of fetched pieces, each of at most FETCH_SIZE_MAX_BYTES, that may wait to be printed."""
 FETCH_SIZE_MAX_BYTES = 1 << 20
+LEADERS_AGE_S = 30.0
+"""The interval at which leaders are looked up: a former leader that is cut off from the other brokers still answers."""
 NO_TIMESTAMP = -1
 """The value for a record without a timestamp.  `quorumlog.wire.record_batch` defines the same value, but imports
 slowly."""
@@ -416,9 +418,18 @@ async def _consume(
                 tasks.create_task(_read(consumer, topic, index, offsets[index], ends.get(index), pieces, max_messages))
                 for index in indexes
             ]
+            watching = tasks.create_task(_watch_leaders(cluster, topic))
             await _print(context, topic, pieces, len(readers), max_messages)
-            for reader in readers:
-                reader.cancel()
+            for task in (*readers, watching):
+                task.cancel()
+
+
+async def _watch_leaders(cluster: Cluster, topic: str) -> None:
+    """Look up the leaders at intervals; the fetches use the cluster's cache."""
+    while True:
+        await asyncio.sleep(LEADERS_AGE_S)
+        with suppress(ClusterError):  # fetches report it
+            await cluster.topic_states([topic], LEADERS_AGE_S)
 
 
 async def _read(

@@ -8,6 +8,13 @@ DATA_TESTS = "tests/unit/quorumlog/kctl/test_data.py"
 
 MUTANTS = (
     Mutant(
+        "kctl consume stays with a former leader",
+        "quorumlog/kctl/data.py",
+        "            await cluster.topic_states([topic], LEADERS_AGE_S)\n",
+        "            pass\n",
+        (f"{DATA_TESTS}::test_consume_leaves_a_former_leader_that_still_answers",),
+    ),
+    Mutant(
         "kctl waits at its end for a name resolver that hangs",
         "quorumlog/kctl/context.py",
         "super().shutdown(wait=False, ",

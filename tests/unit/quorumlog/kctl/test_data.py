@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import socket
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,9 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorumlog.client import cluster as cluster_module
+from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import Fetched
 from quorumlog.client.partitioner import partition_of
-from quorumlog.client.records import Record
+from quorumlog.client.records import NewRecord, Record, build_batch
 from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.kctl import data, inputs
 from quorumlog.kctl.context import Context
@@ -28,6 +31,8 @@ from quorumlog.kctl.main import run
 from quorumlog.wire import record_batch
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.record_batch import patch
+from tests.unit.broker.kafka.fake import FakeLog
+from tests.unit.quorumlog.client.fake_cluster import client_of, fake_brokers
 from tests.unit.quorumlog.wire.framing import body_of, record, sealed
 
 T = TypeVar("T")
@@ -202,6 +207,38 @@ def test_the_error_of_a_reader_is_reported(
     monkeypatch.setattr(data, "_consume", consume)
     assert run(["consume", "t"]) == exit_code(error)
     assert capsys.readouterr().err.startswith(f"kctl: {said}")
+
+
+async def test_consume_leaves_a_former_leader_that_still_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is cut off from the other brokers, but not from kctl, and has no new records."""
+    monkeypatch.setattr(data, "LEADERS_AGE_S", 0.1)
+    monkeypatch.setattr(cluster_module, "ROTATE_S", 0.05)
+    async with fake_brokers(2) as brokers, client_of(brokers) as cluster:
+
+        @asynccontextmanager
+        async def opened(*_: object) -> AsyncIterator[tuple[Cluster, int]]:
+            yield cluster, 1
+
+        async def shown(text: str) -> None:
+            while text not in capsys.readouterr().out:  # noqa: ASYNC110  # no event reports the output
+                await asyncio.sleep(0.01)
+
+        monkeypatch.setattr(data, "open_cluster", opened)
+        await brokers.create("t", [1])
+        await brokers.fill("t", 0, build_batch([NewRecord(None, b"before", 0)]))
+        reading = asyncio.ensure_future(data._consume(Context(), "t", None, "beginning", None, False))
+        async with asyncio.timeout(10):
+            await shown("before")
+            log = brokers.shared.logs["t", 0]
+            brokers.replicas[1].logs = defaultdict(FakeLog, {("t", 0): FakeLog(list(log.batches))})
+            await brokers.hold_back(1)
+            await brokers.move("t", 0, 2)
+            await brokers.fill("t", 0, build_batch([NewRecord(None, b"after", 0)]))
+            await shown("after")
+        reading.cancel()
+        await asyncio.wait({reading})
 
 
 class OneFetch:
