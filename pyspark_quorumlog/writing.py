@@ -302,10 +302,9 @@ class _Write:
 
         A partition whose leader is not known is skipped, because it may be offline; unless no leader is known.
         """
-        count = self._partition_counts[topic]
-        indexes = ((self._chunk_index + step) % count for step in range(count))
-        known = (index for index in indexes if self._cluster.known_leader(topic, index) is not None)
-        return next(known, self._chunk_index % count)
+        indexes = range(self._partition_counts[topic])
+        chosen = [index for index in indexes if self._cluster.known_leader(topic, index) is not None] or indexes
+        return chosen[self._chunk_index % len(chosen)]
 
     async def _know(self, topics: list[str] | tuple[str, ...]) -> None:
         """Look up the number of partitions of new topics.

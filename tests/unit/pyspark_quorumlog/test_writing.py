@@ -236,6 +236,16 @@ def test_rows_without_a_key_go_to_partitions_that_have_a_leader(cluster: Threade
     assert len(cluster.run(cluster.brokers.records("t", 2))) == 1
 
 
+def test_rows_without_a_key_are_spread_evenly_over_the_partitions_that_have_a_leader(cluster: ThreadedBrokers) -> None:
+    cluster.run(cluster.brokers.create("t", [1, 1, 2, 2]))
+    for index in range(2):
+        cluster.run(cluster.brokers.move("t", index, -1))
+    options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t"})
+    for task_index in range(4):
+        write_rows(options, iter([pa.record_batch({"value": pa.array([b"0"])})]), task_index)
+    assert [len(cluster.run(cluster.brokers.records("t", index))) for index in range(4)] == [0, 0, 2, 2]
+
+
 def test_rows_are_written_to_a_topic_with_small_batches(
     cluster: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
