@@ -74,7 +74,7 @@ MUTANTS = (
     Mutant(
         "a former leader decides that an offset is out of range",
         "quorumlog/client/consumer.py",
-        "if has_moved:",
+        "if fetched.error_code:",
         "if False:",
         (
             "tests/unit/pyspark_quorumlog/test_reading.py"

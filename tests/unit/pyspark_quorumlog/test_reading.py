@@ -150,14 +150,14 @@ def test_a_range_is_read_from_the_current_leader_although_a_former_one_answers(
     filled: ThreadedBrokers, first: int
 ) -> None:
     """The former leader is cut off from the other brokers, but not from this worker, which has asked it before."""
-    assert len(values(read(filled, 5))) == 5
+    options = options_of(filled, **{"kafkaConsumer.pollTimeoutMs": "20000"})
+    assert len(values(read_range(options, OffsetRange("t", 0, 0, 5)))) == 5
     brokers = filled.brokers
     log = brokers.shared.logs["t", 0]
     brokers.replicas[1].logs = defaultdict(FakeLog, {("t", 0): FakeLog(list(log.batches))})
     filled.run(brokers.hold_back(1))
     filled.run(brokers.move("t", 0, 2))
     filled.run(brokers.fill("t", 0, *[build_batch([NewRecord(None, b"%d" % n, NOW)]) for n in range(5, 9)]))
-    options = options_of(filled, **{"kafkaConsumer.pollTimeoutMs": "20000"})
     batches = read_range(options, OffsetRange("t", 0, first, 9))
     assert values(batches) == [b"%d" % number for number in range(first, 9)]
 
