@@ -2,7 +2,7 @@
 
 Theory of operation.  `decide` examines a pending change again after each event:
 
-    None               an address has not answered yet, or the newcomer is not measured as caught up: wait
+    None               an address or a voter has not answered yet, or the newcomer has not caught up: wait
     a verdict          refused, or already satisfied: report it; nothing was changed
     a control record   append it; the change is done when the record is committed
 
@@ -11,6 +11,12 @@ This proves that the address is reachable, keeps a mistyped address out of the l
 no operator has to type it.  A new voter counts as caught up once a fetch from that directory id, sent after the check
 began, has reached the end of the log.  A change that would leave no majority of live voters is refused, and the refusal
 names the numbers (`contacts.py` decides which voters are live).
+
+A contact from before the check proves too little: the voter may have lost its disk since then.  A new set that needs
+this voter for its majority could never commit the change, and the quorum would stay paused permanently, although the
+old set still had a live majority.  So the check ends with a new round (`reads.py`).  The change is appended as soon as
+a majority of the new set has fetched or downloaded in that round.  This majority includes the leader, and the nodes
+that were measured or answered at their address.  If it is missing after the fetch timeout, the change is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ from quorum.core.events import (
 )
 from quorum.core.messages import IntroduceReply
 from quorum.core.replication import Replication
-from quorum.core.roles import Leader, Measured, PendingChange, Probe
+from quorum.core.roles import Confirmation, Leader, Measured, PendingChange, Probe
 from quorum.core.state import CoreState
 from quorum.core.types import ControlRecord, ReplicaKey, TargetVoters, Voter, Voters, VoterSet
 
@@ -57,7 +63,7 @@ class ChangeGate:
             case AddVoter() as change:
                 return self._decide_add(leader, work, change, now_ms)
             case RemoveVoter() as change:
-                return self._decide_remove(leader, change, now_ms)
+                return self._decide_remove(leader, work, change, now_ms)
             case UpdateVoter() as change:
                 return self._decide_update(work, change, now_ms)
             case SetTarget() as change:
@@ -102,14 +108,12 @@ class ChangeGate:
         if (lag := self._measure(leader, work, found, now_ms)) is not None:
             return lag if lag.error is not VoterChangeError.NONE else None
         after = with_voter(current, voter)
-        live = {*self._contacts.live_voters(leader, current, now_ms), found}
         if present is None:
-            return refuse_without_majority(after, live) or self._voters(after)
+            return self._confirm(leader, work, self._voters(after), (after,), {found}, now_ms)
         between = without_voter(current, present.key)
         if len(between) == 0:
             return Verdict(VoterChangeError.LAST_VOTER, f"{present.key} is the only voter", "add another voter first")
-        refusal = refuse_without_majority(between, live) or refuse_without_majority(after, live)
-        return refusal or TargetVoters(after)
+        return self._confirm(leader, work, TargetVoters(after), (between, after), {found}, now_ms)
 
     def _other_disk_words(self, leader: Leader, voter: ReplicaKey, now_ms: int) -> str:
         """Return the next step for an operator if another disk answers with the id of a voter."""
@@ -117,7 +121,9 @@ class ChangeGate:
             return f"two nodes run with id {voter.node_id}: give one another id, or stop the old node and use --replace"
         return "if the old disk is lost permanently: repeat the command with --replace"
 
-    def _decide_remove(self, leader: Leader, change: RemoveVoter, now_ms: int) -> Verdict | ControlRecord:
+    def _decide_remove(
+        self, leader: Leader, work: PendingChange, change: RemoveVoter, now_ms: int
+    ) -> Verdict | ControlRecord | None:
         state = self._state
         current = state.history.current
         voter = current.by_id(change.node_id)
@@ -131,9 +137,7 @@ class ChangeGate:
             message = f"node {change.node_id} is the last voter"
             return Verdict(VoterChangeError.LAST_VOTER, message, "add another voter first")
         after = without_voter(current, voter.key)
-        return refuse_without_majority(after, self._contacts.live_voters(leader, current, now_ms)) or self._voters(
-            after
-        )
+        return self._confirm(leader, work, self._voters(after), (after,), set(), now_ms)
 
     def _decide_update(self, work: PendingChange, change: UpdateVoter, now_ms: int) -> Verdict | ControlRecord | None:
         current = self._state.history.current
@@ -157,14 +161,14 @@ class ChangeGate:
             return wrong
         current = state.history.current
         voters: list[Voter] = []
-        live = set(self._contacts.live_voters(leader, current, now_ms))
+        answered: set[ReplicaKey] = set()
         waiting = False
         for node_id, address in change.voters:
             found = self._identify(work, node_id, address, None, now_ms)
             present = current.by_id(node_id)
             if isinstance(found, ReplicaKey):
                 voters.append(Voter(found, address))
-                live.add(found)
+                answered.add(found)
             elif found is None:
                 waiting = True
             elif present is not None and present.address == address and found.error is VoterChangeError.UNREACHABLE:
@@ -178,7 +182,7 @@ class ChangeGate:
             return Verdict(VoterChangeError.NONE, f"{names(target)} is the target already")
         if state.history.target is None and target == current:
             return Verdict(VoterChangeError.NONE, f"the voters are {names(target)} already")
-        return refuse_without_majority(target, live) or TargetVoters(target)
+        return self._confirm(leader, work, TargetVoters(target), (target,), answered, now_ms)
 
     # Checks
 
@@ -258,6 +262,41 @@ class ChangeGate:
             message = self._contacts.why_not_ready(leader, key, now_ms)
             return Verdict(VoterChangeError.NOT_CAUGHT_UP, message, "wait until it has caught up, then try again")
         return Verdict(VoterChangeError.NONE, "is catching up")
+
+    def _confirm(
+        self,
+        leader: Leader,
+        work: PendingChange,
+        record: ControlRecord,
+        sets: tuple[VoterSet, ...],
+        answered: set[ReplicaKey],
+        now_ms: int,
+    ) -> Verdict | ControlRecord | None:
+        """Return the record once a majority of each set has confirmed it; None to wait; a verdict to refuse it.
+
+        answered: the nodes that this check has already heard.
+        """
+        state, contacts = self._state, self._contacts
+        live = answered | contacts.live_voters(leader, state.history.current, now_ms)
+        confirmed = answered | {state.key}
+        if work.confirmation is not None:
+            confirmed |= {key for key in live if contacts.round_of(leader, key) >= work.confirmation.round}
+        missing = _refuse_any(sets, confirmed)
+        if missing is None:
+            work.expiry_ms = None
+            return record
+        if work.confirmation is None:
+            if (refusal := _refuse_any(sets, live)) is not None:
+                return refusal
+            work.confirmation = Confirmation(now_ms, contacts.begin_round(leader))
+        work.expiry_ms = work.confirmation.since_ms + state.config.fetch_timeout_ms
+        return missing if now_ms >= work.expiry_ms else None
+
+
+def _refuse_any(sets: tuple[VoterSet, ...], live: set[ReplicaKey]) -> Verdict | None:
+    """Refuse the first set without a live majority; None if each has one."""
+    refusals = (refuse_without_majority(voters, live) for voters in sets)
+    return next((refusal for refusal in refusals if refusal is not None), None)
 
 
 def _refuse_target(change: SetTarget) -> Verdict | None:

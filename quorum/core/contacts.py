@@ -42,8 +42,14 @@ class Contacts:
         leader.round += 1
         leader.trusted_round = leader.round
 
+    def begin_round(self, leader: Leader) -> int:
+        """Return a round that no reply has carried yet: requests of this round are sent from now on."""
+        if leader.round <= leader.reported_round:
+            leader.round += 1
+        return leader.round
+
     def round_to_report(self, leader: Leader) -> int:
-        """Return the round for a reply.  A read that comes later needs a later round."""
+        """Return the round for a reply.  A read or check that begins later needs a later round."""
         leader.reported_round = leader.round
         return leader.round
 

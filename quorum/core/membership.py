@@ -108,7 +108,7 @@ class Membership:
         for work in (leader.change, leader.step):
             if work is not None and work.end is None:
                 work.probes.clear()
-                work.measured_from = work.expiry_ms = None
+                work.restart()
 
     # Progress
 
@@ -146,6 +146,9 @@ class Membership:
             outcome = Verdict(VoterChangeError.PAUSED, *self._paused_words())
         elif now_ms >= work.deadline_ms:
             outcome = Verdict(VoterChangeError.TIMED_OUT, "not done in time; nothing was changed", "try again")
+        elif self._is_uncommitted and not isinstance(work.change, SetTarget | CancelTarget):
+            work.restart()  # another change was appended while this one was checked: it is committed first
+            outcome = None
         else:
             outcome = self._gate.decide(leader, work, now_ms)
         if outcome is None:
@@ -154,8 +157,6 @@ class Membership:
             self._end_change(leader, work, outcome, now_ms)
         elif work.dry_run:
             self._report_dry_run(leader, work, outcome)
-        elif isinstance(outcome, Voters) and self._is_uncommitted:
-            return  # another change was appended during the probes of this one, and must be committed first
         else:
             work.sets_target = isinstance(outcome, TargetVoters) and not isinstance(
                 work.change, SetTarget | CancelTarget

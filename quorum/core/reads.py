@@ -11,7 +11,9 @@ Before the leader's own first record is committed, the leader knows only that ev
 below that record.  So a read always waits for that record.
 
 Reads share a round until a reply has carried it, and most fetches of a round would be sent anyway.  So a single read
-takes one round trip, and a read under load takes at most two."""
+takes one round trip, and a read under load takes at most two.
+
+Changes of the voters use rounds in the same way, to find the voters that are live (`change_gate.py`)."""
 
 from __future__ import annotations
 
@@ -40,10 +42,8 @@ class ReadIndex:
         if not leader.paused and len(leader.waiting_reads) >= state.config.reads_max:
             state.effects.append(ReadRefused(event.call, f"{len(leader.waiting_reads)} reads wait already"))
             return
-        if leader.round <= leader.reported_round:
-            leader.round += 1
         offset = max(state.high_watermark, leader.epoch_start + 1)
-        leader.waiting_reads.append(WaitingRead(event.call, leader.round, offset))
+        leader.waiting_reads.append(WaitingRead(event.call, self._contacts.begin_round(leader), offset))
 
     def confirm_reads(self, leader: Leader) -> None:
         """Confirm the reads in whose round a majority has fetched.  While the leader is paused, refuse all reads."""

@@ -182,6 +182,13 @@ class Measured(NamedTuple):
     fetches: int  # number of valid fetches that the newcomer had sent by then
 
 
+class Confirmation(NamedTuple):
+    """The point at which the voters were asked to confirm a change: only requests of this round or later count."""
+
+    since_ms: int
+    round: int
+
+
 @dataclass(slots=True, eq=False)
 class PendingChange:
     """A change of the voters that this leader works on (see `membership.py`)."""
@@ -192,9 +199,14 @@ class PendingChange:
     deadline_ms: int
     probes: dict[str, Probe] = field(default_factory=dict)  # by address
     measured_from: Measured | None = None
-    expiry_ms: int | None = None  # when to give up measuring
+    confirmation: Confirmation | None = None
+    expiry_ms: int | None = None  # when to give up measuring or waiting for voters
     end: int | None = None  # end offset of the record, once appended
     sets_target: bool = False  # the leader turned the change into a target: it is done when the target is reached
+
+    def restart(self) -> None:
+        """Measure the newcomer and ask the voters again: what they have shown so far is too old."""
+        self.measured_from = self.confirmation = self.expiry_ms = None
 
 
 @dataclass(slots=True, eq=False)
@@ -215,7 +227,7 @@ class Leader:
     unreached: set[int] = field(default_factory=set)  # ids of voters that did not answer a paused leader
     reset: bool = False  # the connections were reset: ask a bootstrap address next
     reset_due_ms: int = 0  # earliest time of the next reset
-    round: int = 0  # raised by reads that must be current (`reads.py`)
+    round: int = 0  # raised by current reads (`reads.py`) and by changes of the voters (`change_gate.py`)
     reported_round: int = 0  # the highest round that a reply has carried
     trusted_round: int = 0  # a request of an older round does not show that its sender is alive (`contacts.py`)
     outrun_ms: int | None = None  # since when a node that is not a voter is known to be in a later epoch

@@ -97,7 +97,7 @@ class Status:
         doing = "committing the change" if step.end is not None else "checking the change"
         match step.change:
             case AddVoter() as change:
-                waits = step.measured_from is not None and step.end is None
+                waits = step.measured_from is not None and step.confirmation is None and step.end is None
                 doing = "waiting until the node has caught up" if waits else doing
                 return f"add node {change.node_id} at {change.address}: {doing}"
             case RemoveVoter() as change:

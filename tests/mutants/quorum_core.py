@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
+CHANGE_GATE = "quorum/core/change_gate.py"
 CONTACTS = "quorum/core/contacts.py"
 ADDRESSES = "quorum/core/addresses.py"
 CORE = "quorum/core/core.py"
@@ -229,6 +230,20 @@ MUTANTS = (
         ALL,
     ),
     Mutant(
+        "a voter that fetched before a change of the voters was requested confirms it",
+        CHANGE_GATE,
+        "if contacts.round_of(leader, key) >= work.confirmation.round}",
+        "if True}",
+        ALL,
+    ),
+    Mutant(
+        "a change of the voters that waited for another one does not ask the voters again",
+        MEMBERSHIP,
+        "work.restart()  # another change was appended",
+        "pass  # another change was appended",
+        ALL,
+    ),
+    Mutant(
         "a fetch that waited measures a newcomer",
         REPLICATION,
         "        if is_current:\n            self._note_lag",
@@ -367,7 +382,7 @@ MUTANTS = (
     ),
     Mutant(
         "a read shares a round that a reply has carried",
-        READS,
+        CONTACTS,
         "if leader.round <= leader.reported_round:",
         "if leader.round < leader.reported_round:",
         ALL,

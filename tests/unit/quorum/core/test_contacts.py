@@ -55,6 +55,7 @@ def test_a_new_voters_progress_counts_only_fetches_of_the_new_round() -> None:
     assert reply.round == 1
     assert 4 not in {voter.key.node_id for voter in bench.core.history.current}
     bench.fetch(4, bench.core.log.end, round=1)
+    bench.fetch(2, bench.core.log.end, round=2)
     assert 4 in {voter.key.node_id for voter in bench.core.history.current}
 
 

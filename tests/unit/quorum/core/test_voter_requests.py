@@ -86,6 +86,8 @@ def test_the_number_of_voters_is_limited(there: int) -> None:
         reply = IntroduceReply(ErrorCode.NONE, known, key(newcomer), False, (), None, VoterSet())
         effects += bench.do(ReplyReceived(ask.call, reply))
     bench.fetch(newcomer, end)
+    for node_id in range(2, there + 1):
+        bench.fetch(node_id, end, round=1)
     told = [one.result for one in effects if isinstance(one, VotersChanged)]
     added = [batch for batch in bench.disk.batches if batch.base_offset >= end]
     if there < VOTERS_MAX:
