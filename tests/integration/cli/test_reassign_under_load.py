@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster
 from tests.integration.quorum.clusters import (
@@ -25,10 +26,10 @@ async def test_nothing_is_lost_when_controller_and_target_are_killed_midway(tmp_
     async with running(tmp_path, voters=3, brokers=5) as cluster, under_load(cluster) as load:
         await wait_until(lambda: _has(load, 150), TIMEOUT_S, "there is something to move")
         await done(cluster, "reassign", "start", "--topic", TOPIC, "--brokers", "13,14,15", "--throttle", "1")
-        await wait_until(lambda: _states(cluster, "copying"), TIMEOUT_S, "replicas are copied")
+        await _copying(cluster, "replicas are copied")
         controller = await leader_of(cluster)
         await kill(controller)
-        await wait_until(lambda: _states(cluster, "copying"), TIMEOUT_S, "another controller continues it")
+        await _copying(cluster, "another controller continues it")
         await spawn(cluster, controller)
         await kill(node_of(cluster, 14))
         await spawn(cluster, node_of(cluster, 14))
@@ -39,7 +40,7 @@ async def test_nothing_is_lost_when_controller_and_target_are_killed_midway(tmp_
         # Then back; the move is cancelled midway while a controller fails.
         before = load.record_count
         await done(cluster, "reassign", "start", "--topic", TOPIC, "--brokers", "11,12,13", "--throttle", "1")
-        await wait_until(lambda: _states(cluster, "copying"), TIMEOUT_S, "replicas are copied")
+        await _copying(cluster, "replicas are copied")
         controller = await leader_of(cluster)
         await kill(controller)
         await done(cluster, "reassign", "cancel", "--topic", TOPIC)
@@ -53,9 +54,19 @@ async def _has(load: Load, count: int) -> bool:
     return load.record_count >= count
 
 
-async def _states(cluster: DevCluster, wanted: str) -> bool:
-    code, rows = await kctl(cluster, "reassign", "status")
-    return code == 0 and bool(rows) and wanted in {row["state"] for row in rows}
+async def _copying(cluster: DevCluster, what: str) -> None:
+    """Wait until a replica is copied.  A failure shows the last answer: perhaps all copies were complete already."""
+    answer: tuple[int, Any] = (0, None)
+
+    async def is_copying() -> bool:
+        nonlocal answer
+        code, rows = answer = await kctl(cluster, "reassign", "status")
+        return code == 0 and "copying" in {row["state"] for row in rows}
+
+    try:
+        await wait_until(is_copying, TIMEOUT_S, what)
+    except ClusterError as error:
+        raise AssertionError(f"{error}; the last answer was {answer}") from error
 
 
 async def _reassign(cluster: DevCluster, brokers: str, *options: str) -> Any:
