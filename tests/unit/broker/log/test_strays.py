@@ -178,14 +178,8 @@ async def test_strays_on_a_working_disk_are_deleted_although_another_disk_failed
         disk.close()
 
 
-async def test_a_stop_that_interrupts_setting_aside_is_not_clean(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The facts about the log are outdated, and it may be assigned to this broker again before the next start."""
-    log = rig.create()
-    fill(log, 3)
-    await rig.settle(log)
-    await rig.logs.checkpoint([log])
-    batches = fill(log, 9)
-    await rig.settle(log)
+async def interrupt_removal(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancel the removal of the log with `KEY` once the manager no longer has it."""
     taken_out = asyncio.Event()
 
     async def stopped(_: Turn) -> None:
@@ -199,6 +193,17 @@ async def test_a_stop_that_interrupts_setting_aside_is_not_clean(rig: Rig, monke
         await taken_out.wait()
         removal.cancel()
         await asyncio.gather(removal, return_exceptions=True)
+
+
+async def test_a_stop_that_interrupts_setting_aside_is_not_clean(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The facts about the log are outdated, and it may be assigned to this broker again before the next start."""
+    log = rig.create()
+    fill(log, 3)
+    await rig.settle(log)
+    await rig.logs.checkpoint([log])
+    batches = fill(log, 9)
+    await rig.settle(log)
+    await interrupt_removal(rig, monkeypatch)
     await rig.restart(clean=True)
     assert not rig.logs.clean_start
     assert batches_of(rig.log) == batches
@@ -208,19 +213,7 @@ async def test_a_later_removal_does_not_make_such_a_stop_clean(rig: Rig, monkeyp
     for key in (KEY, OTHER):
         fill(rig.create(key=key), 3)
     await rig.logs.flush_all(rig.logs.logs.values())
-    taken_out = asyncio.Event()
-
-    async def stopped(_: Turn) -> None:
-        if KEY not in rig.logs.logs:
-            taken_out.set()
-            await asyncio.Event().wait()
-
-    with monkeypatch.context() as patches:
-        patches.setattr(Turn, "passed", stopped)
-        removal = asyncio.ensure_future(rig.logs.set_aside([KEY], wall_ms=1))
-        await taken_out.wait()
-        removal.cancel()
-        await asyncio.gather(removal, return_exceptions=True)
+    await interrupt_removal(rig, monkeypatch)
     await rig.logs.set_aside([OTHER], wall_ms=1)
     await rig.restart(clean=True)
     assert not rig.logs.clean_start

@@ -687,6 +687,7 @@ def test_k21_a_batch_of_too_many_bytes_is_refused_before_it_is_appended(monkeypa
         end = plane.node.log_end_offset
         reply = await plane.call(rpcs.CREATE_TOPICS, new_topic("t", 100))
         assert reply.result.error == "POLICY_VIOLATION"
+        assert "nothing was changed" in reply.result.message
         assert plane.node.log_end_offset == end
         assert plane.controller.active
         plane.node.auto_commit = True

@@ -190,28 +190,11 @@ def expire_locks(setting: Setting) -> None:
         session.locks = {key: lock._replace(until_s=0.0) for key, lock in session.locks.items()}
 
 
-async def test_leaders_are_looked_up_although_the_known_ones_answer(
-    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A former leader that is cut off from the other brokers has no new records, and no error."""
-    monkeypatch.setattr(share_consumer, "LEADERS_AGE_S", 0.02)
-    setting = make(ONE)
+async def beat_until_looked_up(setting: Setting, monkeypatch: pytest.MonkeyPatch, look_ups: int) -> list[int]:
+    """Send heartbeats every 10 ms until the leaders were looked up this many times.
 
-    async def heartbeat(epoch: int, timeout_s: float) -> None: ...
-
-    monkeypatch.setattr(setting.consumer, "_heartbeat", heartbeat)
-    setting.consumer._interval_s = 0.01
-    beating = asyncio.ensure_future(setting.consumer._beat())
-    await until(lambda: setting.cluster.look_ups >= 3)
-    beating.cancel()
-    await asyncio.wait({beating})
-
-
-async def test_leaders_are_not_looked_up_with_each_heartbeat(
-    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(share_consumer, "LEADERS_AGE_S", 0.5)
-    setting = make(ONE)
+    Return the number of look-ups before each heartbeat.
+    """
     beats: list[int] = []
 
     async def heartbeat(epoch: int, timeout_s: float) -> None:
@@ -220,9 +203,25 @@ async def test_leaders_are_not_looked_up_with_each_heartbeat(
     monkeypatch.setattr(setting.consumer, "_heartbeat", heartbeat)
     setting.consumer._interval_s = 0.01
     beating = asyncio.ensure_future(setting.consumer._beat())
-    await until(lambda: setting.cluster.look_ups >= 2)
+    await until(lambda: setting.cluster.look_ups >= look_ups)
     beating.cancel()
     await asyncio.wait({beating})
+    return beats
+
+
+async def test_leaders_are_looked_up_although_the_known_ones_answer(
+    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A former leader that is cut off from the other brokers has no new records, and no error."""
+    monkeypatch.setattr(share_consumer, "LEADERS_AGE_S", 0.02)
+    await beat_until_looked_up(make(ONE), monkeypatch, 3)
+
+
+async def test_leaders_are_not_looked_up_with_each_heartbeat(
+    make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_consumer, "LEADERS_AGE_S", 0.5)
+    beats = await beat_until_looked_up(make(ONE), monkeypatch, 2)
     assert beats.count(1) > 5, "heartbeats between the first look-up and the second"
 
 
