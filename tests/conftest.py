@@ -30,7 +30,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module")
 def short_collections() -> None:
-    """Exclude the objects that earlier tests have left from later collections, too.
+    """Exclude the objects that earlier tests have left from all later collections.
 
     Modules whose tests collect garbage use this.  Otherwise each of these collections would traverse those objects.
     """

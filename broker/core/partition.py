@@ -230,7 +230,7 @@ class LeaderState:
 
     @property
     def under_replicated(self) -> bool:
-        """Return whether any replica is not in the ISR.  Replicas that are being added count, too."""
+        """Return whether any replica, including those that are being added, is not in the ISR."""
         return len(self.isr) < len(self.replicas)
 
     @property

@@ -53,7 +53,7 @@ class SegmentIndex:
         self._newest.append(newest_before)
 
     def last_position(self) -> int:
-        """Return the position of the last entry; 0 (the start of the segment) if there is none."""
+        """Return the position of the last entry; 0, the start of the segment, if the index is empty."""
         return self._positions[-1] if self._positions else 0
 
     def by_offset(self, offset: int) -> IndexEntry:

@@ -30,7 +30,7 @@ from metadata.records import (
 
 
 class Entry(NamedTuple):
-    """A record of the chain.  cause: the record that caused it; None if there is none, or it was deleted."""
+    """A record of the chain.  cause: the record that caused this record; None without a cause, or if it was deleted."""
 
     offset: int
     record: Partition | PartitionChange

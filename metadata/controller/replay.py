@@ -38,7 +38,7 @@ class Controller(Protocol):
     """The replay's interface to the controller of this process."""
 
     def prepared(self, batch: Batch) -> Prepared | None:
-        """Return and drop the result that was prepared for a committed batch; None if there is none."""
+        """Return and drop the result that was prepared for a committed batch; None if no result was prepared."""
         ...
 
     def leader_change_applied(self, epoch: int) -> None: ...

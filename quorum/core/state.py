@@ -258,7 +258,7 @@ class CoreState:
     # Durability
 
     def open_draft(self) -> Draft:
-        """Return the write of this step; begin one if there is none yet."""
+        """Return the write of this step.  The first call begins the write."""
         if self._draft is None:
             self.last_write += 1
             self._draft = Draft(self.last_write)
