@@ -21,10 +21,14 @@ from tests.integration.quorum.clusters import (
 )
 from tests.integration.quorum.load import TOPIC, Load, under_load
 
+RECORDS = 450
+"""Records to write before a move.  Each partition then exceeds the smallest portion of a throttled copy, 4,096 bytes: a
+partition that fits into one portion is complete before anything can be killed."""
+
 
 async def test_nothing_is_lost_when_controller_and_target_are_killed_midway(tmp_path: Path) -> None:
     async with running(tmp_path, voters=3, brokers=5) as cluster, under_load(cluster) as load:
-        await wait_until(lambda: _has(load, 150), TIMEOUT_S, "there is something to move")
+        await wait_until(lambda: _has(load, RECORDS), TIMEOUT_S, "there is something to move")
         await done(cluster, "reassign", "start", "--topic", TOPIC, "--brokers", "13,14,15", "--throttle", "1")
         await _copying(cluster, "replicas are copied")
         controller = await leader_of(cluster)
