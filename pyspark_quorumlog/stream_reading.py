@@ -53,7 +53,7 @@ class StreamDriver:
         """The topics when the last batch was planned.  A deleted topic stays until it leaves the offsets."""
         self._pins = False
         self._missing: set[Partition] = set()
-        """Partitions of the last start that do not exist.  The brokers are not asked repeatedly for them any more."""
+        """Missing partitions of the last start offsets.  The brokers are not asked repeatedly for them any more."""
         self._refused: str | None = None
         """The error about missing names in the options, for which the brokers are not asked repeatedly any more."""
 
@@ -173,10 +173,13 @@ class StreamDriver:
     async def _look(self, reached: Offsets) -> tuple[Found, dict[Partition, int]]:
         """Return the topics, and the log ends of all existing partitions of the query and of `reached`.
 
-        A broker that has just started may not know a topic yet, and a new leader may not know its watermark, so the
-        brokers are asked again before a partition of the query or of `reached` counts as missing, or its end as lower.
-        The time of a partition that is missing begins with the first answer that lacks it, because this answer may be
-        late.  An answer that contains the partition ends it: the next answer may come from a broker that is behind.
+        A broker that has just started may not know a topic yet, and a new leader may not know its watermark.  So the
+        brokers are asked again before a partition of the query or of `reached` counts as missing, and before an end
+        counts as lower than in `reached`.
+
+        A partition of `reached` counts as missing once all answers have lacked it for DELETED_AFTER_S.  This period
+        begins with the first such answer, because this answer may be late.  An answer that contains the partition
+        ends the period: a later answer that lacks it may come from a broker that is behind, and begins a new period.
         """
         options = self._options
         loop = self._runner.loop

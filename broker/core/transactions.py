@@ -1,4 +1,4 @@
-"""The transactions of a log: which are open, which were aborted, and below which offset all are decided.  Pure.
+"""The open and the aborted transactions of a log, and its last stable offset.  Pure.
 
 Theory of operation.  A transaction of a producer begins in a partition with its first transactional batch, and ends
 with a marker (`quorumlog.wire.control_records`).  At most one transaction of a producer is open in a log.
@@ -25,7 +25,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple, Protocol
 
 ABORTED_MAX: Final = 250_000
-"""Most aborted transactions of one log, 8 MB together.  At this number, the log refuses new transactions."""
+"""Maximum number of aborted transactions of one log (8 MB).  At this number, the log refuses new transactions."""
 
 _COUNTS: Final = struct.Struct(">III")
 _PAIR: Final = struct.Struct(">qq")

@@ -122,7 +122,7 @@ class FetchPlan(msgspec.Struct, frozen=True):
     max_wait_ms: bounded by `ReplicaLimits.max_wait_ms`.
     min_bytes: bytes of records for which the fetch waits; 0 or less = do not wait.
     session_id, session_epoch: as in the request (KIP-227); the defaults mean a full fetch with no session.
-    by_id: topics are named by id; a session cannot mix both.
+    by_id: the request names topics by id.  A session cannot mix names and ids.
     read_committed: read up to the last stable offset, and report the aborted transactions; only for consumers.
     rack: the rack of a consumer that may be referred to another replica (KIP-392); empty = not stated.
     listener: the name of the listener; a consumer is referred only to brokers that have this listener.
@@ -148,8 +148,8 @@ class FetchResult(msgspec.Struct, frozen=True):
 
     topic_id, topic: as in the request; the other one is filled in if the image has the topic.
     records: whole batches, of which only the first may exceed max_bytes; empty = nothing new.
-    last_stable_offset: for a reader of committed records, the end of the decided ones; otherwise the high watermark.
-    aborted: for such a reader, the aborted transactions with records in `records`, in the order of their markers.
+    last_stable_offset: with `read_committed`, the last stable offset; otherwise the high watermark.
+    aborted: with `read_committed`, the aborted transactions with records in `records`, in the order of their markers.
     diverging_epoch, diverging_end: not -1 if the fetcher must truncate before it continues (KIP-595).
     preferred_replica: the broker from which the consumer should read instead; -1 = this one.
     """
@@ -343,7 +343,8 @@ class Shares(Protocol):
 class HostedLog(msgspec.Struct, frozen=True):
     """The log of one replica of this broker.  size: bytes of its segments.
 
-    offset_lag: number of missing offsets: up to the watermark, or for a copy up to the end of the current log.
+    offset_lag: number of offsets between the end of this log and the watermark.  For a copy: between the end of the
+        copy and the end of the current log.
     is_future: it is a copy in the directory to which the replica moves.
     """
 

@@ -92,7 +92,10 @@ def offline_replicas(image: ClusterImage, partition: PartitionImage) -> list[int
 
 
 def wanted_topics(request: Any, version: int) -> Wanted:
-    """Return the topics that a decoded request asks for, each once: the answer may be far larger than the name."""
+    """Return the topics that a decoded request asks for, each once.
+
+    Otherwise a small request could repeat a name many times and cause a very large response.
+    """
     if request.topics is None or (version == 0 and not request.topics):
         return None
     if version < _FIRST_WITH_TOPIC_ID:

@@ -624,7 +624,7 @@ class LogManager:
                 await directory.strays.keep()
 
     async def delete_strays(self, now_ms: int, kept_ms: int, unreported: Collection[LogKey] = ()) -> int:
-        """Delete the strays that an earlier call saw at least `kept_ms` ago, unless kept; return their number.
+        """Delete strays that an earlier call saw at least `kept_ms` ago, unless they are exempt; return their number.
 
         now_ms: time of the loop's clock.
         unreported: logs that may be in other directories than the metadata names.  After a move, only the stray in the

@@ -172,7 +172,7 @@ class StrayFolders:
                 self._known.update(kept)
 
     async def delete_old(self, now_ms: int, kept_ms: int, unreported: Collection[LogKey] = ()) -> int:
-        """Delete the strays that an earlier call saw at least `kept_ms` ago, unless kept; return their number.
+        """Delete strays that an earlier call saw at least `kept_ms` ago, unless they are exempt; return their number.
 
         now_ms: time of the loop's clock.  unreported: logs whose current directory may be known only from their strays.
         """

@@ -74,7 +74,7 @@ class LogConfig(msgspec.Struct, frozen=True):
 
     @property
     def opens_compressed(self) -> bool:
-        """Return whether a leader inflates batches with compression, to check their records."""
+        """Return whether a leader decompresses compressed batches, to check their records."""
         return self.compressed_records_checked or self.compacts or self.bounds_timestamps
 
     @property

@@ -1,4 +1,6 @@
-"""The fetchers of a broker: one for each leader, to which replicas are assigned as their roles change.
+"""The fetchers of a broker, one for each leader that the broker follows.
+
+When the role of a replica changes, the replica is assigned to the fetcher of its leader.
 
 All replicas that a reassignment is adding to this broker share one throttle.  Copied bytes are counted when they
 arrive.  While they exceed the rate, the partitions of these replicas are left out of the fetch.  Partitions that have

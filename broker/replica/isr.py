@@ -58,7 +58,7 @@ class _Asked(NamedTuple):
 
 
 def answer_of(word: str) -> Answer:
-    """Return the outcome of a proposal that the controller answered with this error code, or NONE."""
+    """Return the outcome of a proposal.  word: the controller's answer, an error code or NONE."""
     if word == ApiError.NONE:
         return Answer.ACCEPTED
     if word == ApiError.INELIGIBLE_REPLICA:
@@ -120,7 +120,7 @@ class IsrKeeper:
         for replica in list(self._table):
             leader = replica.leader
             if leader is not None and (leader.followers or leader.has_pending_isr):
-                # An undecided proposal is lost from the candidates while this broker does not serve.
+                # While this broker does not serve, `_propose` drops candidates even if their proposals are undecided.
                 if leader.has_pending_isr or leader.wanted_isr(now_ms()) != leader.isr:
                     self._candidates[replica.partition] = replica
                 await turn.passed()

@@ -12,8 +12,9 @@ criteria, in this order:
 The first follower succeeds the leader, so it varies as well: the leaderships of a failed broker are spread over many
 others.
 
-Each choice compares all brokers, so a large topic would take long.  Therefore only a limited number of rows is computed
-for each broker.  These rows, which use all brokers evenly, are then repeated.
+A row is the list of brokers that get the replicas of one partition.  Each choice in a row compares all brokers, so a
+large topic would take long.  Therefore only a limited number of rows is computed for each broker.  The other partitions
+repeat these rows, which use all brokers evenly if possible.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class _Load:
 
 
 class Placer:
-    """Places topics one after the other; each placement counts the earlier placements."""
+    """Places topics one after the other; each placement takes the earlier ones into account."""
 
     def __init__(self, image: ClusterImage) -> None:
         brokers = [image.brokers[broker_id] for broker_id in sorted(image.brokers)]
@@ -117,7 +118,7 @@ class Placer:
         return [tuple([load.broker_id for load in row]) for row in rows]
 
     def _is_even(self) -> bool:
-        """Return whether every broker has equally many replicas of this topic."""
+        """Return whether every broker has equally many leaders and replicas of this topic."""
         return len({(load.topic_leaders, load.topic_replicas) for load in self._loads}) == 1
 
     def _place_partition(self, replication_factor: int) -> list[_Load]:

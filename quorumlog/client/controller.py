@@ -408,7 +408,7 @@ class _Attempts:
         self._avoided: list[str] = []
         self._put_off: set[str] = set()
         self._is_silent = True
-        """Whether no address has accepted a connection, and the reasons have not been examined yet."""
+        """True until an address accepts a connection or `find_out_why` is called."""
         self._look_timeout_s = LOOK_TIMEOUT_S
         self._begin_round()
 

@@ -1,6 +1,6 @@
 """The data that the members of a consumer group send to each other: subscriptions and assignments, in Kafka's format.
 
-A coordinator forwards these bytes without reading them, so they may have any content.  A function that decodes them
+A coordinator forwards these bytes unchecked, so they may have any content.  A function that decodes them
 returns None for another format, and raises no error.  Each version only appends fields to the previous one.  So a
 function reads a newer version as the version that it knows, and ignores the bytes after it.
 """

@@ -250,7 +250,7 @@ def _stuck(layout: Layout, key: Key, partition: PartitionDescription) -> tuple[s
 
 
 def redundancy_findings(layout: Layout) -> Iterator[Finding]:
-    """Yield advice about topics that tolerate no failure by their configuration."""
+    """Yield advice about topics whose configuration tolerates no failure."""
     alone: dict[str, list[Key]] = {}
     tight: dict[int, dict[str, list[Key]]] = {}
     for key, partition in layout.partitions.items():

@@ -140,7 +140,7 @@ class History:
         ranges = await self.ranges()
         for one in ranges:
             if one.begins <= offset <= one.end:
-                with contextlib.suppress(ClusterError):  # the node has stopped or deleted the offset: ask the next one
+                with contextlib.suppress(ClusterError):  # the node stopped, or it deleted the offset: ask the next one
                     return await self._client.ask_node(one.address, rpc, request, self._limit_s())
         raise out_of_range(offset, ranges)
 

@@ -47,7 +47,7 @@ class Logger(Protocol):
 
 
 class LineBudget:
-    """Limits log lines that remote clients can cause to `lines` per `interval_s`; the others are counted."""
+    """Limits warnings that remote clients can cause: logs at most `lines` in `interval_s`, and counts the others."""
 
     def __init__(self, logger: Logger, now: Callable[[], float], lines: int = 20, interval_s: float = 10.0) -> None:
         self._logger = logger
@@ -131,7 +131,10 @@ def _escape(character: str) -> str:
 
 
 def render_text(_logger: Any, _method: str, event: _EventDict) -> str:
-    """Return `TIME LEVEL event key=value …`, then the traceback, with marked lines that do not look like events."""
+    """Return `TIME LEVEL event key=value …`, then the traceback.
+
+    Each line of the traceback is marked, so that it does not look like an event.
+    """
     traceback = event.pop("exception", None)
     head = [str(event.pop("ts", "")), str(event.pop("level", "")).upper(), _word(event.pop("event", ""))]
     line = " ".join(part for part in head if part)

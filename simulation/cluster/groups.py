@@ -1,9 +1,9 @@
 """A consumer group of simulated clients: its members share the partitions of a topic and commit offsets.
 
 I30: An acknowledged commit is never lost, and a commit of an earlier generation is refused once a member has joined a
-later one.  I31: a partition has one owner in each generation of the group.  (Both hold unless the coordinator's
-partition lost records because its last replica was restored from a backup.)  L9: after healing, the members form one
-stable generation that owns every partition.
+later one.  I31: a partition has one owner in each generation of the group.  (Both hold unless a partition of the
+coordinators has lost records in a permitted unclean election.)  L9: after healing, the members form one stable
+generation that owns every partition.
 
 Each commit for a partition has a higher offset than all commits that any member has sent before.  So an offset that a
 coordinator returns may be higher than the last acknowledged one, but not lower.  After a commit without an answer, a
@@ -57,7 +57,7 @@ class _AgainError(Exception):
 class GroupWatch:
     """I30 and I31.
 
-    acknowledged, proposed: by partition, the highest offset that was acknowledged, and that was sent.
+    acknowledged: the highest acknowledged offset of each partition.  proposed: the highest offset sent for each.
     """
 
     check: Check
@@ -184,7 +184,7 @@ class _Member:
             raise _AgainError
 
     async def _be_member(self) -> None:
-        """Join, and work until the group rebalances or the coordinator is lost."""
+        """Join and work until the run stops.  After each rebalance, join again."""
         while True:
             generation, partitions = await self._join()
             offsets = await self.fetch(partitions)

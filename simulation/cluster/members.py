@@ -1,9 +1,9 @@
 """A group of the newer protocol (KIP-848): its members share the partitions of a topic and commit offsets.
 
 I38: A partition has one owner in each epoch of the group.  I39: An acknowledged commit is never lost, and a commit of a
-member is refused once another member owns the partition in a later epoch.  (Both hold unless the coordinator's
-partition lost records because its last replica was restored from a backup.)  L11: After the faults have ended, all
-members reach the same epoch and own every partition together.
+member is refused once another member owns the partition in a later epoch.  (Both hold unless a partition of the
+coordinators has lost records in a permitted unclean election.)  L11: After the faults have ended, all members reach the
+same epoch and own every partition together.
 
 Each commit for a partition has a higher offset than all commits that were sent before.  After a commit without an
 answer, a member continues under another member id: the old commit may still arrive, but the partition gets another

@@ -2,11 +2,12 @@
 
 I42: A record of a scope's producer becomes visible only if a request to end the scope (an *end*) names the producer.
 For each sequence, exactly the producers of one end become visible: all of them, and no other.  This end was not
-refused.  If an end was acknowledged as a change of the scope, it is this one.  Once the scope is open again, all
-its producers are visible.
+refused.  If an end of the sequence was acknowledged as a change of the scope, its producers are the visible ones.  Once
+the scope is open again, all of them are visible.
 I43: An end whose sequence is not greater than the stored one changes nothing, and a stored sequence is never lost.
 I44: Once a run of a scope has been acknowledged, no earlier run begins a producer or changes the scope.
-I45: A scope has one owner, until another one resets it.  Ordinary requests neither begin nor commit its producers.
+I45: A scope has one owner, until another one resets it.  Ordinary requests (InitProducerId, EndTxn) neither begin
+nor commit its producers.
 L13: After healing, every scope commits another sequence, and no transaction remains open.
 
 Theory of operation.  The check knows nothing of the coordinator.  It gets each request before it is sent, and each

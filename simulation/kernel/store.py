@@ -44,7 +44,7 @@ class Latency:
 
 @dataclass
 class QuorumDisk:
-    """The durable half, which survives kills.  A wiped disk is a new `QuorumDisk`."""
+    """The durable part of a simulated store, which survives kills.  A wiped disk is a new `QuorumDisk`."""
 
     random: Random
     node_id: int | None = None

@@ -76,7 +76,7 @@ class Topics(SubscribedTopics, Protocol):
         ...
 
     def may_commit(self, topic: str, partition: int) -> bool:
-        """Return whether the partition exists at this and every later coordinator, unless it is deleted in between."""
+        """Return whether this and every later coordinator knows the partition, unless it is deleted in between."""
         ...
 
     def origin(self, topic: str) -> UUID | None:

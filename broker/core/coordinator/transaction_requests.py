@@ -34,7 +34,7 @@ class KnownPartitions(Protocol):
     """Answers a coordinator's question about topics from the image."""
 
     def may_commit(self, topic: str, partition: int) -> bool:
-        """Return whether the partition exists at this and every later coordinator, unless it is deleted in between."""
+        """Return whether this and every later coordinator knows the partition, unless it is deleted in between."""
         ...
 
 

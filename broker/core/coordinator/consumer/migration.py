@@ -150,10 +150,10 @@ def downgrade(
     topics: SubscribedTopics,
     client: Client | None,
 ) -> Group | None:
-    """Make a consumer group whose members all use the classic protocol a classic group, and return it.
+    """Convert a consumer group to a classic group, and return the classic group, which then rebalances.
 
-    The classic group rebalances.  Return None if the group stays as it is: it has members of the newer protocol or no
-    members, its members share no assignor, or the policy or a limit forbids the change.
+    Return None if the group stays as it is: it has members of the newer protocol or no members, its members share no
+    assignor, or the policy or a limit forbids the change.
     """
     is_small = len(group.members) <= turn.limits.members_max
     if not (turn.limits.consumer.may_downgrade and group.members and is_small) or group.consumer_members:
