@@ -47,8 +47,8 @@ SESSION_EPOCH_MAX = 2**31 - 1
 SEARCH_INTERVAL_MS = 1_000
 """Time after a search that found no session to replace, before the next search for a consumer."""
 TARGETS_MAX = 5_000
-"""Most partitions that one request names.  Each costs the leader about 50 µs.  Measured on a busy machine: 0.24 s for
-this number; eight times as many would block the loop for 2 s."""
+"""Maximum number of partitions in one request.  Each costs the leader about 50 µs.  Measured on a busy machine: 0.24 s
+for this number; eight times as many would block the loop for 2 s."""
 
 
 def next_session_epoch(epoch: int) -> int:
