@@ -47,12 +47,17 @@ class ProcessMarks:
 
         The mark is valid until the next registration, because nothing is written before that.  While it is valid,
         `broker.log` treats a log that has lost records as damaged, and takes it offline.
+
+        All directories with records must agree.  A failed directory is left out: heartbeats report it, and the mark
+        says nothing about its replicas.  A new directory, which has neither mark, has no records.
         """
-        if len(self._working()) < len(self._disks):
-            return -1
-        marks = {disk.facts.load(CLEAN_EPOCH).get(CLEAN_EPOCH, b"") for disk in self._disks}
-        mark = marks.pop()
-        return int(mark) if not marks and mark.isdigit() else -1
+        marks = set()
+        for disk in self._working():
+            mark = disk.facts.load(CLEAN_EPOCH).get(CLEAN_EPOCH)
+            if mark is not None or disk.facts.load(STARTS):
+                marks.add(mark or b"")
+        mark = marks.pop() if len(marks) == 1 else b""
+        return int(mark) if mark.isdigit() else -1
 
     async def begin(self) -> None:
         """Remove the mark of the clean stop, once.  From now on, records may be written."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 from uuid import uuid4
 
 import pytest
@@ -102,6 +102,49 @@ async def test_directories_with_different_marks_were_not_stopped_cleanly(tmp_pat
     folders = tmp_path / "a", tmp_path / "b"
     await stopped_cleanly(5, *folders)
     await stopped_cleanly(9, folders[0])
+    async with started(*folders) as role:
+        assert role._previous_epoch == -1
+
+
+async def test_a_directory_that_fails_at_the_start_leaves_the_others_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Simulator seed 730013516: the last replica in sync, on a healthy disk, counted as lost by a crash."""
+    folders = tmp_path / "a", tmp_path / "b"
+    await stopped_cleanly(5, *folders)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileDisk, "make_dir", Mock(side_effect=[DiskError("failed"), None, None, None]))
+        async with started(*folders) as role:
+            assert role.progress.directories_offline == [role._disks[0].directory_id]
+            assert role._previous_epoch == 5
+            await role._on_registered(9)
+    async with started(*folders) as role:
+        assert role._previous_epoch == -1, "only the mark of the failed directory was not removed"
+
+
+async def test_without_a_working_directory_no_stop_was_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await stopped_cleanly(5, tmp_path)
+    monkeypatch.setattr(FileDisk, "make_dir", Mock(side_effect=DiskError("failed")))
+    async with started(tmp_path) as role:
+        assert role._previous_epoch == -1
+
+
+async def test_a_new_directory_beside_clean_ones_changes_nothing(tmp_path: Path) -> None:
+    """Such as one that replaces a broken disk."""
+    folders = tmp_path / "a", tmp_path / "b"
+    await stopped_cleanly(5, *folders)
+    async with started(folders[1], tmp_path / "new") as role:
+        assert role._previous_epoch == 5
+        await role._on_registered(9)
+    async with started(folders[1], tmp_path / "new") as role:
+        assert role._previous_epoch == -1
+
+
+async def test_a_directory_that_has_been_in_use_is_not_new(tmp_path: Path) -> None:
+    folders = tmp_path / "a", tmp_path / "b"
+    async with started(folders[0]) as role:
+        await role._on_registered(4)
+    await stopped_cleanly(5, folders[1])
     async with started(*folders) as role:
         assert role._previous_epoch == -1
 
