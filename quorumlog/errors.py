@@ -32,7 +32,7 @@ def _restored(kind: type[QuorumlogError], args: tuple[Any, ...], fields: Mapping
 
 
 class ConfigError(QuorumlogError):
-    """Configuration, port or data directory is invalid; a restart does not help.  `problems` lists all of them."""
+    """Configuration, port or data directory is invalid; a restart does not help.  `problems` lists every problem."""
 
     exit_status = 2
 
@@ -42,7 +42,7 @@ class ConfigError(QuorumlogError):
 
 
 class StoreRefusedError(ConfigError):
-    """The data directory belongs to another node or cluster, is in use, has a newer format, or is not writable."""
+    """The data directory belongs to another node or cluster, is in use, has another format, or is not writable."""
 
 
 class FatalError(QuorumlogError):
@@ -52,7 +52,10 @@ class FatalError(QuorumlogError):
 
 
 class CorruptStoreError(FatalError):
-    """Damage on disk; the message names the file, the position and the cause.  Nothing is repaired silently."""
+    """Damage on disk; the message names the file and the cause, and the position if it is known.
+
+    Nothing is repaired silently.
+    """
 
 
 class RemoteProtocolError(QuorumlogError):
@@ -60,7 +63,7 @@ class RemoteProtocolError(QuorumlogError):
 
 
 class ClusterError(QuorumlogError):
-    """An error as clients see it.  `code` is the name of an `ApiError`."""
+    """An error as clients see it.  `code` is the name of an `ApiError` or of a `KafkaCode`."""
 
     def __init__(
         self, code: str, message: str, next_step: str = "", *, retriable: bool = False, refresh_metadata: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 SHOWN_MAX = 8
-"""Topics, directories or causes that one line names; the others are only counted."""
+"""Maximum number of topics, directories or causes that one line names; the others are only counted."""
 
 Key = tuple[str, int]
 """A partition: topic name and index."""

@@ -51,7 +51,7 @@ HOPS_MAX = 3
 """Rounds of requests.  The first round asks the given addresses, and each further round the nodes that the previous
 round found.  Nodes that no round reaches are not found."""
 METADATA_NODES_MAX = 3
-"""Nodes that are asked for the metadata, one after the other, until one answers."""
+"""Maximum number of nodes that are asked for the metadata, one after the other, until one answers."""
 TROUBLED_TOPICS_MAX = 100
 """Maximum number of troubled topics whose replicas are requested; the causes of other topics remain unknown."""
 

@@ -13,7 +13,7 @@ class Finding(NamedTuple):
 
     severity: critical (something does not work), problem (it works, but tolerates fewer failures), advice (a choice
     that costs something).
-    finding: a word for scripts.
+    finding: the name of the problem, for scripts.
     nodes, partitions: the nodes and partitions that are concerned.
     commands: the commands in `next` that repair the problem, in order, each a complete shell command.  Empty if no
     command helps, for example because a process must be started or a disk replaced.

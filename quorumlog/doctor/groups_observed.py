@@ -19,7 +19,8 @@ from quorumlog.client.groups import GroupClient
 from quorumlog.errors import ClusterError
 
 LIST_S = 3.0
-"""Time limit of the list of groups.  A coordinator that has not answered by then is reported."""
+"""Time limit of the list of groups, of each explanation and of each sample of lag.  A coordinator that has not answered
+by then is reported."""
 SAMPLE_EVERY_S = 2.0
 SAMPLES_MAX = 7
 """Number of samples of the lag, which take 12 s.  A group whose lag did not grow gets no further sample."""
@@ -35,7 +36,6 @@ class ObservedGroups:
     """The consumer groups of a cluster.
 
     problem: the reason why all or some groups are unknown; empty if all are known.
-
     explained: the explanations, by name of the group.
     lags: the samples of each group whose lag grew in every sample, by name of the group.
     watched_s: time between the first and the last of SAMPLES_MAX samples.

@@ -27,7 +27,10 @@ class ObservedNode:
     address: str
     node_id: int | None = None
     silence: str | None = None
-    """The reason why the node does not answer; then the fields below are empty.  None if it answers."""
+    """The reason why the node does not answer; None if it answers.
+
+    The fields below are then empty, except `hangs`, and `quorum` if the node answered only the first request.
+    """
     hangs: bool = False
     """Whether the node accepts connections, but does not answer."""
     quorum: quorum_pb2.DescribeQuorumReply | None = None
@@ -84,12 +87,12 @@ class ObservedCluster:
     """DescribeQuorumReply: the leader's, or without a leader the latest reply; None if no node answers."""
     metadata: node_pb2.DescribeMetadataReply | None = None
     metadata_problem: str = ""
-    """The reason why `metadata` is None."""
+    """The reason why `metadata` is None; not valid otherwise."""
     heartbeats: dict[int, controller_pb2.BrokerDescription] = field(default_factory=dict)
     """The information of the brokers' heartbeats at the controller, by id."""
     heartbeats_later: dict[int, controller_pb2.BrokerDescription] = field(default_factory=dict)
     controller_problem: str = ""
-    """The reason why `heartbeats` is empty."""
+    """The reason why the active controller does not answer; empty if it answers, or if there is none."""
     client_ports: dict[int, str | None] = field(default_factory=dict)
     """For brokers whose control address no node knows: why the client port refuses connections; None if it accepts
     them."""
@@ -102,7 +105,10 @@ class ObservedCluster:
 
     @property
     def own_nodes(self) -> list[ObservedNode]:
-        """The nodes that do not report another cluster than `quorum` does, with which their ids may collide."""
+        """The nodes that do not report another cluster than `quorum` does.
+
+        Nodes of another cluster may have the same ids as these nodes.
+        """
         return [node for node in self.nodes if not self.is_foreign(node)]
 
     def is_foreign(self, node: ObservedNode) -> bool:
@@ -117,10 +123,10 @@ class ObservedCluster:
 
     @property
     def clock_ahead_ms(self) -> int:
-        """How far the clocks of the nodes are ahead of the examiner's, which may be wrong: the median; 0 if unknown.
+        """The median time by which the nodes' clocks are ahead of the examiner's, which may be wrong; 0 if unknown.
 
-        If the nodes are divided in halves, the lower half counts: with a clock that is ahead, healthy transactions
-        would seem to hang, and the next step is an abort.
+        If the nodes are divided in halves, the lower half counts.  With a clock that is ahead, healthy transactions
+        would seem to hang, and doctor would advise to abort them.
         """
         known = [node.clock_ahead_ms for node in self.own_nodes if node.clock_ahead_ms is not None]
         return statistics.median_low(known) if known else 0

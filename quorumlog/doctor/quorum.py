@@ -243,7 +243,7 @@ def _until_it_serves(cluster: ObservedCluster, leader: ObservedNode, command: st
     """Return the step for a leader that does not serve.
 
     command: the command that hands leadership over; empty if no other voter has the leader's whole log.
-    is_committed: whether the first record of the leader's epoch is committed.
+    is_committed: whether the leader must still apply committed records; if not, its epoch has no committed record yet.
     """
     node_id = leader.node_id
     if command:

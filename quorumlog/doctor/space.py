@@ -23,7 +23,7 @@ def is_low(directory: node_pb2.Directory) -> bool:
 
 
 def space_findings(cluster: ObservedCluster) -> Iterator[Finding]:
-    """Yield at most one finding about all directories with little free space, the fullest first."""
+    """Yield at most one finding about all directories with little free space, those with the least space first."""
     low = [(node, each) for node in cluster.own_nodes for each in _directories(node) if is_low(each)]
     if not low:
         return
@@ -48,7 +48,7 @@ def space_findings(cluster: ObservedCluster) -> Iterator[Finding]:
 
 
 def _directories(node: ObservedNode) -> list[node_pb2.Directory]:
-    """Return the directories in use, one for each file system."""
+    """Return the directories in use, without those inside another directory on the same file system."""
     found: list[node_pb2.Directory] = []
     for directory in [] if node.described is None else node.described.directories:
         is_inside = any(

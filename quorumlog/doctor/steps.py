@@ -13,7 +13,7 @@ RECOVERY = "docs/recovery.md"
 TOPICS_AT_ONCE_MAX = 20
 """Maximum number of topics in one step.  The next run of doctor names further topics."""
 PARTITIONS_AT_ONCE_MAX = 20
-"""Partitions of one topic that one command names."""
+"""Maximum number of partitions of one topic that one command cancels."""
 
 
 def start(cluster: ObservedCluster, node_ids: Iterable[int], noun: str = "node", needed: int | None = None) -> str:

@@ -22,7 +22,6 @@ class ObservedTransactions:
     """The transactions of a cluster.
 
     problem: the reason why all or some transactions are unknown; empty if all are known.
-
     now_ms: the time of the observation, in ms since 1970.
     """
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from quorumlog.client.reads import Caller
 
 SHOWN_MAX = 50
-"""Replicas that the table of `describe` shows without --all."""
+"""Maximum number of replicas that the table of `describe` shows without --all."""
 
 
 @click.group("brokers", cls=Group)
@@ -262,7 +262,7 @@ def _not_registered(broker_id: int) -> ClusterError:
 
 
 async def node_addresses(client: ControllerClient, timeout_s: float) -> dict[int, str]:
-    """Return the control address of every node that the quorum's leader knows, by node id."""
+    """Return the control addresses that the quorum's leader knows, or another node without a leader, by node id."""
     return known_addresses(await client.describe_quorum(timeout_s))
 
 

@@ -25,7 +25,7 @@ DEFAULT_CONTROLLERS = "127.0.0.1:9093"
 DEFAULT_TIMEOUT_S = 30.0
 TIMEOUT_MAX_S = 86_400.0
 SENTENCE_MAX = 1_000
-"""Characters of a command's first sentence in the list of commands; large enough that none is truncated."""
+"""Maximum length of a command's first sentence in the list of commands; large enough that none is truncated."""
 LEFT_MIN_S = 0.1
 GRACE_S = 0.5
 """Time after the deadline in which a command may still report its outcome."""

@@ -9,8 +9,8 @@ from quorumlog.wire.errors import ApiError, ExitCode
 def exit_code(error: BaseException) -> int:
     """Return the exit code for an error.
 
-    The table of errors (quorumlog/wire/errors.py) decides.  An error that is not in it counts as UNAVAILABLE if it is
-    retriable, else as REFUSED.
+    For a ClusterError, the table of errors (quorumlog/wire/errors.py) decides.  If it has no exit code for the error,
+    the error counts as NOT_AUTHORISED if it is about authorisation, as UNAVAILABLE if it is retriable, else as REFUSED.
     """
     match error:
         case ClusterError():

@@ -52,7 +52,7 @@ def ask(context: Context, question: str) -> None:
 def _interruptible() -> Iterator[None]:
     """Let Ctrl-C end the block at once.
 
-    asyncio turns the first Ctrl-C into a cancellation, which does not end a prompt.  A later "y" would then go on.
+    asyncio turns the first Ctrl-C into a cancellation, which does not end a prompt.  A later "y" would still count.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -65,13 +65,13 @@ class Dump:
     ) -> None:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
-                self._process.terminate()  # it deletes its copy of the log
+                self._process.terminate()  # on SIGTERM, it deletes its copy of the log
         try:
             async with asyncio.timeout(STOP_S):
                 await self._process.communicate()  # an output that is not read to its end would not be closed
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
-                self._process.kill()  # safe: it only reads
+                self._process.kill()  # safe: it does not write to the directory; only its copy of the log remains
             await self._process.communicate()
 
     async def __aiter__(self) -> AsyncIterator[Found]:

@@ -82,7 +82,7 @@ class Reads:
         return [topic.name for topic in reply.topics]
 
     def refused(self, error: ClusterError) -> ClusterError:
-        """Return `error`, which the answers imply.  If they are unconfirmed, the message also contains their offset."""
+        """Return `error`, which the answers cause.  If they are unconfirmed, the message also contains their offset."""
         if not self.unconfirmed:
             return error
         message = f"{error.message} (unconfirmed, as of offset {self.offset}: no active controller confirmed it)"

@@ -647,7 +647,7 @@ def _verified(move: Move, found: Any, exact: bool) -> dict[str, Any]:
 
 
 def _judge(rows: Sequence[dict[str, Any]], cause: str = "") -> None:
-    """Raise a ClusterError unless all rows are as planned.  cause: a possible reason for differences."""
+    """Raise a ClusterError unless all partitions are as planned.  cause: a possible reason for differences."""
     by_state = {
         state: [row for row in rows if row["state"] == state] for state in ("missing", "different", "in_progress")
     }

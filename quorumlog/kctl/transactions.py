@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
 CLOCK_S = 1.0
+"""Time limit for the answer of a node about its clock."""
 CLOCKS_MAX = 3
-"""Time limit for the answer of a node about its clock, and how many nodes are asked, one after the other."""
+"""Maximum number of nodes that are asked about their clocks, one after the other, until one answers."""
 LOGS_S = 10.0
 """Time limit for the answers of leaders and coordinators.  A partition without an answer is reported with a problem."""
 

@@ -51,7 +51,7 @@ class Address(NamedTuple):
             return False
 
     def collides_with(self, other: Address) -> bool:
-        """Return whether two listeners cannot both be bound: same port on the same host, or on all hosts."""
+        """Return whether two listeners cannot both be bound: same port, and the same host or a wildcard."""
         same_host = self.host == other.host or self.is_wildcard or other.is_wildcard
         return same_host and self.port == other.port and self.port != 0
 

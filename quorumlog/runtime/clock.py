@@ -1,4 +1,7 @@
-"""Time and randomness: the only place in the product that reads them from the system.
+"""Time and randomness: servers read them from the system in this module only.
+
+The process that compacts logs is an exception: its results do not depend on them.  Clients and tools may read them
+directly as well.
 
 Intervals and deadlines are measured on the running loop's clock (`now_ms`), which never jumps.  Wall time for people,
 randomness and new uuids come from a `Sources` object that the process's entry point passes down.  The simulator passes

@@ -1,10 +1,10 @@
 """The configuration of one process: `quorum-node` or `broker`.
 
 `load` reads it once, at the edge, into a frozen `NodeConfig`; every value has its source.  All problems of syntax,
-range and consistency are reported in one `ConfigError`.  Topic and cluster configs must agree on every node, so they
-are records in the metadata log, and are refused here by name.
+range and consistency are reported in one `ConfigError`.  Configs of the cluster, of topics, brokers and groups are
+records in the metadata log, so that all nodes know the same values.  `load` refuses them by name.
 
-Imports are few on purpose: this runs before the server's own imports, and start-up time matters.
+Imports are few on purpose: this module runs before the server's own imports, and start-up time matters.
 """
 
 from __future__ import annotations
@@ -160,7 +160,10 @@ RECORD_KEYS = frozenset(
         "write.caching",
     }
 )
-"""Configs of the cluster, of topics and of brokers, which are records in the metadata log."""
+"""Configs of the cluster, of topics, of brokers and of groups, which are records in the metadata log.
+
+A few names are broker configs of Kafka that do not exist in quorumlog.
+"""
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -1,7 +1,8 @@
 """The `Disk` port: every file system operation of a broker's log.
 
-Synchronous calls only reach the page cache and are cheap.  `flush` and `sync_dir` make data durable, outside the event
-loop's thread.  The simulator's disk keeps unflushed data apart and loses it in a crash.
+Synchronous calls make nothing durable, and most are cheap.  `pread` may wait for the disk if the page cache does not
+contain the data, and `remove_tree` may take long.  `flush` and `sync_dir` make data durable, outside the event loop's
+thread.  The simulator's disk keeps unflushed data apart and loses it in a crash.
 """
 
 from __future__ import annotations

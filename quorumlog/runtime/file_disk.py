@@ -11,9 +11,10 @@ Formatting writes facts.db first and meta.json last, by rename.  So a directory 
 never in use.  If there are logs but no meta.json, a file was lost, and it is not recreated.
 
 **Open files** are kept in an LRU.  The LRUs of all data directories together use at most a quarter of RLIMIT_NOFILE,
-since connections need the rest.  A file that was closed is reopened when it is used.  Files with unflushed bytes are
-closed last, since Linux reports a failed write-back only to processes that have the file open.  If the process has no
-descriptor left, the LRU closes some files; that is not a failure of a disk.
+since connections need the rest.  However, each LRU may always keep `OPEN_FILES_MIN` files open.  A file that was closed
+is reopened when it is used.  Files with unflushed bytes are closed last, since Linux reports a failed write-back only
+to processes that have the file open.  If the process has no descriptor left, the LRU closes some files; that is not a
+failure of a disk.
 
 **Flush**: a few files are synced with `fdatasync` in parallel, and more files with one `syncfs`, which also covers new
 names (the limit was measured).  Both use duplicated descriptors in threads (`runtime.syncs`), so the LRU may close a
@@ -21,13 +22,13 @@ file meanwhile.  `syncfs` reports errors through the descriptor of the directory
 before 5.8 and some file systems do not report errors at all (`syncs.FULLY_SYNCED`), and `syncfs` does not reach a
 folder on which another file system is mounted.  In these cases each file is synced on its own.  Each directory has its
 own threads, so a directory that hangs does not delay the others.  Facts and copies use threads of the directory for the
-same
-reason: in the loop's executor, directories that hang could occupy all threads, and the work of the others would count
-as stalled.
+same reason: in the loop's executor, directories that hang could occupy all threads, and the work of the others would
+count as stalled.
 
 **Failure**: after a failed write or sync it is unknown which data is durable, and a second sync would falsely succeed.
-From then on `failure` is set, and every write raises it.  A directory that makes nothing durable for `stall_s` has
-failed as well, so that other replicas can lead.  Its blocked threads stay blocked.
+From then on `failure` is set, and every write raises it.  The directory has failed as well if one operation in a thread
+(a read, a write, a commit or one part of a flush) takes longer than `stall_s`, so that other replicas can lead.  Its
+blocked threads stay blocked.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ from quorumlog.runtime.syncs import Sync, SyncJob, Syncs, SyncThreads, close_all
 FORMAT_VERSION = 1
 SYNC_ONE_BY_ONE_MAX = 8  # more files and folders than this share one syncfs
 OPEN_FILES_MIN = 16
-SYNC_JOBS_MAX = 64  # files and folders that are synced one by one at the same time; each needs a descriptor
+SYNC_JOBS_MAX = 64  # single syncs of files and folders that are requested at a time; each needs a descriptor
 THREADS_MAX = 4  # of one directory, for facts, copies and the free space; syncs have threads of their own
 DISK_ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
-GIVEN_UP_MAX = 16  # files to close for one new descriptor, when the process has none left
+GIVEN_UP_MAX = 16  # maximum number of files to close for one new descriptor, when the process has none left
 
 logger = get_logger("disk")
 
@@ -115,14 +116,14 @@ class FileDisk:
 
         Args:
             cluster_id: None if this node does not know it yet; see `bind_cluster`.
-            stall_s: a flush or commit that takes longer counts as failed.
+            stall_s: an operation in a thread that takes longer counts as failed.
             syncs: makes the files durable; None: threads of this directory.
             directories: the number of data directories that share the descriptors of this process.
 
         Raises:
-            StoreRefusedError: it belongs to another node or cluster, is in use, has a newer format, or is not writable.
+            StoreRefusedError: it belongs to another node or cluster, is in use, has another format, or is not writable.
             CorruptStoreError: a file in it is missing or damaged.
-            FatalError: its disk is full, read-only or failing.
+            FatalError: its disk is full or failing, or its `facts.db` cannot be used.
         """
         root = Path(root).absolute()
         lock_fd = _lock(root, node_id)
@@ -175,7 +176,7 @@ class FileDisk:
     def close(self) -> None:
         """Close every file and release the lock, without a flush.
 
-        If the directory has failed, its facts stay open, and the lock is held, until the process ends.
+        If the directory has failed or a commit hangs, the facts stay open and the lock is held until the process ends.
         """
         for file in list(self._handles.values()):
             file.close()
@@ -326,7 +327,7 @@ class FileDisk:
             await self._run(jobs)
 
     async def _run(self, jobs: Sequence[SyncJob]) -> None:
-        async with no_longer_than(self._stall_s):  # for each part of a flush: a slow disk does not hang
+        async with no_longer_than(self._stall_s):  # for each part: a long flush on a slow disk does not hang
             await self._syncs.run(jobs)
 
     async def sync_dir(self, path: str) -> None:

@@ -65,8 +65,8 @@ _CHANNEL: _Options = [
 ]
 
 SERVER_CONNECTIONS_MAX = 4_096
-"""Maximum number of connections of one server.  They may also use at most an eighth of the process's file descriptors,
-so that enough descriptors remain for the disks.  Further connections are closed."""
+"""Maximum number of connections of one server.  They may also use at most an eighth of the process's file descriptors
+(but always 16), so that enough descriptors remain for the disks.  Further connections are closed."""
 
 RECONNECT_S = 0.3
 """Time to wait for a peer that was unreachable before."""

@@ -2,8 +2,8 @@
 
 `serve(body)` runs `body(process)` until it returns.  `body` builds the server, calls `process.ready(…)`, awaits
 `process.stopped()`, and shuts down gracefully.  SIGTERM or SIGINT requests the stop.  After `shutdown_timeout_ms` the
-body is cancelled, and shortly afterwards the process ends even if something hangs.  The same time limit applies to
-threads that are in a system call at the end, for example on a disk that hangs.
+body is cancelled, and `KILL_GRACE_S` later the process ends even if something hangs.  A thread may still be in a system
+call when the body ends, for example on a disk that hangs.  It delays the end of the process by at most `KILL_GRACE_S`.
 
 An AssertionError in a callback of the loop is a broken invariant that no task can raise.  It cancels the body, and is
 the cause with which the process ends.  Any other exception in a callback is only logged.

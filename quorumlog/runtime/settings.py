@@ -76,7 +76,7 @@ class Key:
         return ENV_PREFIX + self.name.upper().replace(".", "_")
 
     def flag(self, role: str) -> str | None:
-        """The flag of this key in `role`'s command line."""
+        """Return the flag of this key in `role`'s command line; None if it has no flag there."""
         return dict(self.flags).get(role)
 
     @property
@@ -218,7 +218,7 @@ class Settings:
         elif name in self._record_keys:
             self.problems.append(
                 f"{source}: {name} is not a setting of a node, but a config in the metadata log "
-                f"(next: kctl configs set {name}=…, with --cluster, --topic or --broker)"
+                f"(next: kctl configs set {name}=…, with --cluster, --topic, --broker or --group)"
             )
         else:
             near = self._nearest(name)

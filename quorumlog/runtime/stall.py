@@ -18,7 +18,7 @@ PULSES = 8
 
 @asynccontextmanager
 async def no_longer_than(stall_s: float) -> AsyncIterator[None]:
-    """Limit the time of the body, which waits for a thread that writes; the thread itself cannot be stopped.
+    """Limit the time of the body, which waits for a thread that uses a disk; the thread itself cannot be stopped.
 
     Raises:
         TimeoutError: an `OSError`, as the disk itself would raise.

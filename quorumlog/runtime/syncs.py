@@ -1,4 +1,4 @@
-"""Makes files durable in threads that need no Python.
+"""Makes files durable in threads that run no Python code.
 
 A flush of a log is often a single `fdatasync` of 0.1 ms.  In the loop's executor it cost 0.27 ms of processor time: a
 queue, three futures, and a thread that competes with the loop for the interpreter's lock.  Here the threads belong to a
