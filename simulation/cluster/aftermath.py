@@ -225,7 +225,7 @@ class Aftermath:
         return found
 
     def _not_whole(self) -> list[str]:
-        """Return the partitions that have no leader, lack replicas in sync, or are being reassigned."""
+        """Return the partitions without a leader, with replicas out of sync or being reassigned, and nodes that lag."""
         image = self.world.watch.metadata.image
         found = []
         for topic in image.topics.values():
@@ -295,7 +295,7 @@ class Aftermath:
             raise Violation(f"{problem} within {time_s} s: {len(late)}")
 
     def _not_quiet(self) -> list[str]:
-        """Return the replicas that differ from the metadata or from their leader."""
+        """Return the results of `_not_whole`, and the replicas that differ from the metadata or the committed log."""
         world = self.world
         image = world.watch.metadata.image
         found = self._not_whole()

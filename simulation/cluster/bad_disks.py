@@ -2,9 +2,9 @@
 
 **Bit rot** changes a byte of a segment, an index, a producer snapshot, or a log's checkpoint, which is a fact of the
 disk.  In segments, it changes only batches below the last saved watermark.  After a crash, damage above that watermark
-looks like an incomplete append, which is a documented limit.  While the broker runs, bit rot changes only bytes that
-this process has neither written nor read, because the others are in memory.  It affects only one broker of a run, and
-every acknowledgement needs two replicas, so no record may be missing.
+looks like an incomplete append, which is a documented limit.  In the segments of a running broker, it changes only
+bytes that this process has neither written nor read, because the others are in memory.  It affects only one broker of a
+run, and every acknowledgement needs two replicas, so no record may be missing.
 
 **A backup** is a snapshot of a broker's data directories.  It is restored while the broker is down, under the same
 directory ids.
@@ -30,7 +30,7 @@ CHECKPOINT = "checkpoint"
 KINDS = ("log", "log", "log", "index", "producers", CHECKPOINT)
 """Suffixes of files, and checkpoints.  Segments are chosen most often."""
 IN_HEADER = 0.2
-"""Probability of a byte in the part of a batch that its checksum does not cover."""
+"""Probability that the byte is in the part of a batch that the checksum does not cover."""
 CHECKSUM_FROM = 21
 ORDERLY_S = 3.0
 
@@ -69,7 +69,7 @@ class BadDisks:
         self._start(host)
 
     async def _backup(self, fault: Fault) -> None:
-        """Restore some or all directories to their contents at the beginning of the fault."""
+        """Restore the first directory, or all directories, to their contents at the beginning of the fault."""
         world, node_id = self._world, fault.nodes[0]
         host, random = world.hosts[node_id], Random(f"backup {world.plan.seed} {fault.number}")
         chosen = host.disks if random.random() < 0.5 else host.disks[:1]

@@ -1,7 +1,7 @@
 """The clients of a simulated cluster: the product's own producer and consumer, each on a host of its own.
 
-Every answer is passed to the watch immediately.  On a topic that keeps all records, a client must never fail
-permanently.  On other topics a failed client starts again as another writer, and the failure is counted.
+Every answer is passed to the watch immediately.  Some producers must never fail (`must_never_fail`).  Any other client
+that fails starts again, a producer as another writer, and the failure is counted.
 """
 
 from __future__ import annotations

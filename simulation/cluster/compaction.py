@@ -203,7 +203,7 @@ class Compaction:
     def records(self, exact_clocks: bool, clock_rate_max: float) -> KeyedRecords:
         """Return the records of a new partition.
 
-        exact_clocks: no wall clock of the run jumps.  clock_rate_max: the rate of the fastest clock.
+        exact_clocks: no clock of the run jumps or is skewed.  clock_rate_max: the rate of the fastest clock.
         """
         if not exact_clocks:
             return KeyedRecords(0.0, 0)

@@ -83,7 +83,7 @@ QUICK_SHARE = {
     "group.share.delivery.count.limit": "25",
     "share.auto.offset.reset": "earliest",
 }
-"""The times of share groups.  The limit of deliveries is so high that no record is archived in a run."""
+"""The times of share groups.  No record reaches the limit of deliveries in a run, unless FEW_DELIVERIES replaces it."""
 WORKERS = "workers"
 """The share group."""
 FEW_DELIVERIES = {"group.share.delivery.count.limit": "3"}

@@ -90,7 +90,7 @@ class DeletionWatch:
         )
 
     def deletes(self, run: BrokerRun, key: LogKey, log: PartitionLog, offset: int) -> None:
-        """Check that only committed records are deleted, and only if retention permits it.
+        """Check that only committed records are deleted, and only if retention permits it or a client has requested it.
 
         After an unclean election, a replica may still have, and delete, records that do not belong to the history.
         """

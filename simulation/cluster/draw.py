@@ -21,7 +21,7 @@ from simulation.cluster.plan import (
 from simulation.kernel.faults import ALL_LINKS, REAL_STORE_SHARE, Fault, with_all_links, with_more, without_kinds
 
 SEQUENCES = ("wipe", "last disk", "lost acceptance", "leader returns", "unclean takeover", "bit rot", "backup")
-"""Kinds that are drawn separately from the others.  A run has only one of them."""
+"""Kinds that are drawn separately from the others.  A run has faults of at most one of these kinds."""
 LOST_ACCEPTANCE_S = 10.0
 LEADER_RETURNS_S = 9.0
 LAST_S = 9.0
@@ -72,7 +72,7 @@ ORDERS = (
     "transfer",
 )
 MIXED = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
-"""Kinds that may occur in any run."""
+"""Faults and requests that do not depend on another part of the plan, and all SEQUENCES."""
 IN_SWAP = "crash in a swap"
 KINDS = (
     *MIXED,
@@ -162,7 +162,7 @@ def draw(seed: int) -> ClusterPlan:
 def _with_compaction(random: Random, plan: ClusterPlan) -> ClusterPlan:
     """In some runs with upkeep, compact some topics.  In most of these runs, compact the offsets of groups as well.
 
-    In such a run, brokers also crash in the middle of a swap, when a compacted segment replaces others.
+    In many of these runs, brokers also crash in the middle of a swap, when a compacted segment replaces others.
     """
     if plan.upkeep is None or random.random() >= 0.5:
         return plan
@@ -200,8 +200,8 @@ def _compaction(random: Random) -> Compaction:
 def _has_clients(random: Random, plan: ClusterPlan, share: float) -> bool:
     """Draw whether a run has clients of one more kind.
 
-    share: the probability, in a run whose first topic keeps all records.  In other runs there are no such clients,
-    because their topics are only as safe as the first topic.
+    share: the probability, in a run whose first topic keeps all records and whose quorum is not rebuilt.  In other runs
+    there are no such clients, because their topics are only as safe as the first topic.
     """
     return random.random() < share and not plan.rebuilds and plan.topics[0].keeps_all
 

@@ -70,7 +70,8 @@ class Evidence:
         self.damaged: set[tuple[int, LogKey]] = set()
         """Replicas, by broker, in which bytes have changed on the disk.  `BadDisks` adds them."""
         self.unsynced: set[tuple[int, LogKey]] = set()
-        """Replicas with write.caching that have not led since a power failure.  `DiskWatch` adds them."""
+        """Replicas with write.caching that lost power and have not joined the ISR since.  `DiskWatch` adds them.  Once
+        a leader begins after an unclean election, all replicas of its partition are removed."""
         self.stale: set[tuple[int, LogKey]] = set()
         """Replicas that were restored from a backup, or that discarded their log because such a replica led.  A replica
         is removed when it is in sync again."""

@@ -24,7 +24,7 @@ READ_BYTES = 1 << 20
 
 
 class Mark(NamedTuple):
-    """The value of a record: its writer (one producer id), and its number among that writer's records."""
+    """The value of a record: the number of its writer (a producer), and its own number among the writer's records."""
 
     writer: int
     number: int
@@ -159,7 +159,7 @@ class History:
         self.rebuilt_at = 0  # the highest offset at which a replica has restarted its log
         self.start = self.end = 0
         self.cut: dict[int, set[Mark]] = {}  # by offset: the records that unclean elections have removed
-        self.unclean_epoch = self.begun_epoch = -1  # of the last unclean election; of the last whose leader was seen
+        self.unclean_epoch = self.begun_epoch = -1  # of the last unclean election, and of the last one whose leader led
         self.start_meanwhile = 0  # highest log start since an unclean election whose leader was not seen yet
         self.unknown = range(0)  # offsets that the leader of an unclean election had deleted before
         self.ends: dict[int, int] = {}  # by leader epoch: the end of the committed records when it began

@@ -272,7 +272,7 @@ class MetadataWatch:
         self._broker_epochs[broker.broker_id] = broker.epoch
 
     def _judge_levels(self, old: ClusterImage, new: ClusterImage) -> None:
-        """I26: a level only rises, and every registered broker supports it."""
+        """I26: a level only rises, unless its feature is `LOWERABLE`, and every registered broker supports it."""
         for name, level in new.features.items():
             if name in LOWERABLE:
                 continue

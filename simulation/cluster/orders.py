@@ -1,7 +1,7 @@
 """The requests of an administrator to any node of a simulated cluster, while faults occur.
 
-Each request is repeated at another node until it has a definite answer or its time is up.  `metadata.py` checks the
-resulting metadata, so the answer alone is never trusted.
+Each request is repeated, at nodes chosen at random, until it has a definite answer or its time is up.  `metadata.py`
+checks the resulting metadata, so the answer alone is never trusted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ EXPECTED = frozenset(
         ApiError.PAUSED,
     }
 )
-"""The errors that any request may return.  Any other error is a violation."""
+"""The errors that any request may return.  Any other error is a violation, unless `EXPECTED_OF` permits it."""
 EXPECTED_OF: dict[AnyRpc, frozenset[str]] = {
     rpcs.CHANGE_VOTERS: frozenset(
         {

@@ -10,11 +10,11 @@ All lanes share the connection to a broker.  So the refusal of a producer's firs
 of other lanes, and meanwhile the producer sends its next batches.  If a producer breaks the connection because an
 answer is late, all producers continue over a new one.
 
-An error that is not retriable ends the producer.  On a topic that keeps all records, this is a violation (I22).  It is
-also a violation if an answer reports a loss after the leader has temporarily refused an earlier batch (I47);
-`SequenceWatch` explains this.  The connection keeps the order, so all earlier batches were answered before such an
-answer.  If all these batches were acknowledged, the loss is real.  If one was refused, the leader itself has caused the
-gap.
+An error that is not retriable ends the producer.  This is a violation (I22) if the producer must never fail
+(`must_never_fail`).  On a topic that keeps all records, it is also a violation if an answer reports a loss after the
+leader has temporarily refused an earlier batch (I47); `SequenceWatch` explains this.  The connection keeps the order,
+so all earlier batches were answered before such an answer.  If all these batches were acknowledged, the loss is real.
+If one was refused, the leader itself has caused the gap.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from simulation.cluster.world import ClusterWorld
 from simulation.cluster.writers import BRIEF_S, FOREVER_S, LOST, draw_batch, must_never_fail, report_failure
 
 PARTITIONS_MAX = 2
-"""Partitions of each topic that have lanes.  More would slow the run down, and find nothing else."""
+"""Maximum number of partitions of a topic that have lanes.  More would slow the run down, and find nothing else."""
 REQUEST_S = 1.0
 TIMEOUTS_MS = (100, 300, 1000)
 """How long leaders wait for replicas.  A batch that is answered with a timeout is in the log."""

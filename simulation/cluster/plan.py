@@ -68,7 +68,7 @@ class TopicPlan:
 
     @property
     def keeps_all(self) -> bool:
-        """Return whether every acknowledged record must exist until retention deletes it."""
+        """Return whether every acknowledged record must exist until retention, compaction or a client deletes it."""
         return not self.unclean and not self.passing and not self.caching
 
     @property

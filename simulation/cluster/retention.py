@@ -22,7 +22,7 @@ class Kept(NamedTuple):
 
 
 class Retention:
-    """topics: the topics with a limit.  exact_clocks: no wall clock jumps in this run, so ages can be checked."""
+    """topics: the topics with a limit.  exact_clocks: no clock jumps or is skewed, so ages can be checked."""
 
     def __init__(self, topics: Mapping[str, Kept], exact_clocks: bool = True) -> None:
         self._topics = topics

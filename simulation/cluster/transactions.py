@@ -47,7 +47,7 @@ REQUEST_S = 1.0
 BATCHES = 2
 BATCH_RECORDS = 2
 FIRST_WRITER = 1_000_000
-"""Above the writer numbers of other producers, which are counted from 1."""
+"""Above the writer numbers of producers without transactions, which are counted from 1."""
 
 Versions = {
     Api.INIT_PRODUCER_ID: 4,

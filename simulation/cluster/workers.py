@@ -202,7 +202,7 @@ class Workers:
         """Cleared while the workers rest; see `rests.py`."""
         self.working.set()
         self.at_work = 0
-        """Workers that have begun, and have not stopped."""
+        """Number of workers that have begun, and have not stopped."""
         self.tasks: list[asyncio.Task[None]] = []
         self.new_client = new_client
         if world.plan.letter_partitions:
