@@ -220,7 +220,7 @@ def _strays(layout: Layout) -> Iterator[Finding]:
 
 
 def _pending_changes(layout: Layout) -> Iterator[Finding]:
-    """Report brokers that have applied the metadata, but make no progress with the changes that it requires."""
+    """Report brokers that have received changes of the metadata, but make no progress in applying them."""
     for broker_id, first in sorted(layout.observed.heartbeats.items()):
         later = layout.observed.heartbeats_later.get(broker_id)
         if later is not None and later.pending_changes >= first.pending_changes > 0:

@@ -31,7 +31,7 @@ def _number(digits: str) -> int:
 
 @click.command("explain", cls=Command)
 @click.argument("partition", metavar="TOPIC-PARTITION", callback=parse_partition)
-@click.option("--last", type=IntRange(1, 1000), metavar="N", help="Only the latest N changes (default: all).")
+@click.option("--last", type=IntRange(1, 1000), metavar="N", help="Only the latest N changes (default: at most 1000).")
 @with_loop
 async def command(context: Context, partition: tuple[str, int], last: int | None) -> None:
     """Show why a partition is in its state, change by change."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from quorumlog.client.groups import GroupClient
 
 MEMBERS_SHOWN_MAX = 5
-"""The number of members that an error names.  The others are only counted."""
+"""Maximum number of members that an error names.  The others are only counted."""
 
 _PARTITIONS = re.compile(r"\d{1,9}(,\d{1,9})*", re.ASCII)
 

@@ -76,7 +76,7 @@ async def add_voter(context: Context, voter: InitialVoter, replace: bool, wait: 
 async def remove_voter(context: Context, node_id: int, dry_run: bool) -> None:
     """Remove a voter; its node continues as an observer.
 
-    The active controller can be removed like any other voter: it hands over first.
+    The active controller can be removed like any other voter: it commits its own removal, then hands over.
     """
     from quorumlog.wire.v1 import controller_pb2 as pb
 
