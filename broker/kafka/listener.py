@@ -7,7 +7,6 @@ Everything runs on one event loop.  Only requests that wait, and automatic creat
 from __future__ import annotations
 
 import asyncio
-import resource
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -25,6 +24,7 @@ from broker.kafka.share_groups import NoShares
 from broker.kafka.transactions import NoTransactions
 from quorumlog.runtime.addresses import NamedAddress, cannot_listen, listen_refused, parse_named
 from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.descriptors import descriptor_limit
 from quorumlog.runtime.logging import LineBudget, get_logger
 from quorumlog.wire.rpcs import ControllerCall
 
@@ -86,7 +86,7 @@ class KafkaServer:
     ) -> None:
         limits = limits if limits is not None else KafkaLimits()
         self._inter_broker_listener = inter_broker_listener if len(listeners) > 1 else None
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        descriptors = descriptor_limit() // 2
         of_brokers = min(limits.inter_broker_connections_max, limits.connections_max // 4, descriptors // 5)
         if self._inter_broker_listener is None:
             of_brokers = 0

@@ -20,6 +20,7 @@ from quorumlog.runtime.turns import Turn
 
 READ_BYTES = 1 << 20
 CHAIN_MAX = 1_000
+"""Maximum number of changes in a chain.  `kctl explain` names this number."""
 _DECODED_MAX = 8
 _IMAGES_MAX = 2
 

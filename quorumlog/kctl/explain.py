@@ -98,5 +98,8 @@ def _tell(context: Context, reply: Any, *, is_cut: bool) -> None:
     if is_cut:
         told += "; there are earlier changes (omit --last to see them)"
     elif not reply.complete:
-        told += f"; earlier changes are no longer retained: the node's log begins at offset {reply.history_begins}"
+        told += (
+            f"; earlier changes are not shown: the node's log begins at offset {reply.history_begins},"
+            " and an answer contains at most 1,000 changes"
+        )
     output.message(told)

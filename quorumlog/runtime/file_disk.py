@@ -38,7 +38,6 @@ import errno
 import fcntl
 import json
 import os
-import resource
 import shutil
 import socket
 from collections import OrderedDict
@@ -51,6 +50,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from quorumlog.errors import CorruptStoreError, FatalError, QuorumlogError, StoreRefusedError
+from quorumlog.runtime.descriptors import descriptor_limit
 from quorumlog.runtime.disk import Disk, DiskError, DiskFile
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.space import space_of
@@ -92,8 +92,7 @@ class FileDisk:
         self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
         self._device = os.fstat(self._root_fd).st_dev
         self._is_fully_synced = is_fully_synced(str(root)) and _is_one_file_system(root, self._device)
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._open_files_max = max(OPEN_FILES_MIN, descriptors // 4 // directories)
+        self._open_files_max = max(OPEN_FILES_MIN, descriptor_limit() // 4 // directories)
         self._clean: OrderedDict[str, _File] = OrderedDict()  # with a descriptor; least recently used first
         self._dirty: OrderedDict[str, _File] = OrderedDict()  # the same, with unflushed bytes
         self._handles: dict[str, _File] = {}

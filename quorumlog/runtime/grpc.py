@@ -7,7 +7,6 @@ The settings were measured.  gRPC's defaults let a second server bind a port in 
 from __future__ import annotations
 
 import asyncio
-import resource
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import grpc
 import grpc.aio
 
 from quorumlog.runtime.addresses import Address, cannot_listen, listen_refused
+from quorumlog.runtime.descriptors import descriptor_limit
 from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
 
 _MIB = 1 << 20
@@ -83,7 +83,7 @@ def _sizes(limits: MessageLimits) -> _Options:
 
 
 def _connections_max() -> int:
-    return max(16, min(SERVER_CONNECTIONS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))
+    return max(16, min(SERVER_CONNECTIONS_MAX, descriptor_limit() // 8))
 
 
 def make_server(

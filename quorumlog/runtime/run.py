@@ -8,8 +8,7 @@ call when the body ends, for example on a disk that hangs.  It delays the end of
 An AssertionError in a callback of the loop is a broken invariant that no task can raise.  It cancels the body, and is
 the cause with which the process ends.  Any other exception in a callback is only logged.
 
-`serve` first raises the limit of open files as far as the system permits (`raise_descriptor_limit`), because the limits
-of connections and of open segments are shares of this limit.
+`serve` first raises the limit of open files as far as the system permits (`quorumlog.runtime.descriptors`).
 
 Exit status: 0 asked to stop · 1 failed, a restart may help · 2 configuration, data directory or port · 7 disk or
 corruption.
@@ -22,7 +21,6 @@ import contextlib
 import errno
 import json
 import os
-import resource
 import signal
 import socket
 import sys
@@ -30,6 +28,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 from quorumlog.errors import ConfigError, FatalError, QuorumlogError
+from quorumlog.runtime.descriptors import raise_descriptor_limit
 from quorumlog.runtime.garbage import keep_loaded, short_pauses
 from quorumlog.runtime.logging import get_logger
 
@@ -38,9 +37,6 @@ logger = get_logger("run")
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_CONFIG = 2
-
-DESCRIPTORS_WANTED = 65_536
-"""Wanted limit of open files.  A larger limit would only allow more idle connections, and open files are not free."""
 
 KILL_GRACE_S = 5.0
 """Seconds from the cancellation of a late shutdown, or from the body's end, to the forced end of the process."""
@@ -172,21 +168,6 @@ def serve(program: str, body: Body, *, log_format: str, shutdown_timeout_ms: int
             return runner.run(_main(program, body, log_format, shutdown_timeout_ms, environ))
     except KeyboardInterrupt:
         return EXIT_OK
-
-
-def raise_descriptor_limit() -> None:
-    """Raise this process's soft limit of open files to its hard limit, at most to `DESCRIPTORS_WANTED`.
-
-    Many systems start programs with a soft limit of 1,024, which is meant for programs that use select(2).
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (ValueError, OSError) as error:  # macOS permits less than the hard limit that it reports
-        logger.warning("limit of open files not raised", soft=soft, wanted=wanted, cause=str(error))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

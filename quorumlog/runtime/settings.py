@@ -35,8 +35,13 @@ _OF_KAFKA = {
     "listeners": "kafka.listen",
     "log.dir": "data.dirs",
     "log.dirs": "data.dirs",
+    "log.retention.bytes": "retention.bytes",
+    "log.retention.hours": "retention.ms",
+    "log.retention.minutes": "retention.ms",
+    "log.retention.ms": "retention.ms",
+    "log.segment.bytes": "segment.bytes",
 }
-"""Kafka's names of some of these settings."""
+"""Kafka's names of some settings and of some configs in the metadata log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +232,10 @@ class Settings:
 
     def _nearest(self, name: str) -> str | None:
         """Return the most similar key; None if no key is similar."""
-        known = {key.name for key in self._keys.values() if self._role in key.roles}
+        known = {*(key.name for key in self._keys.values() if self._role in key.roles), *self._record_keys}
         if _OF_KAFKA.get(name) in known:
             return _OF_KAFKA[name]
-        near = difflib.get_close_matches(name, sorted({*known, *self._record_keys}), 1, _NEAR_MIN)
+        near = difflib.get_close_matches(name, sorted(known), 1, _NEAR_MIN)
         return near[0] if near else None
 
     def _set_typed(self, key: Key, value: Any, source: str) -> None:

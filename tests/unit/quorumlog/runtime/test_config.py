@@ -112,6 +112,7 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
         ("session.timeout.ms", "broker.session.timeout.ms"),
         ("broker.id", "node.id"),  # the name in Kafka
         ("log.dirs", "data.dirs"),
+        ("log.retention.hours", "retention.ms"),
         ("retention.mss", "retention.ms"),  # a topic's
         ("zookeeper.connect", None),
         ("x", None),
@@ -299,6 +300,10 @@ def test_every_config_is_known_as_a_record(scope: ConfigScope) -> None:
     for key in TABLES[scope]:
         (said,) = problems(BROKER, "--standalone", "--set", f"{key}=1")
         assert "a config in the metadata log (next: kctl configs set" in said
+
+
+def test_each_known_record_is_a_config() -> None:
+    assert set().union(*TABLES.values()) >= RECORD_KEYS
 
 
 @pytest.mark.parametrize("role", [QUORUM_NODE, BROKER])
