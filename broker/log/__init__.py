@@ -31,7 +31,7 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         async set_doubles_aside(wall_ms) -> None # the doubles that were not chosen, or never settled
         async maintain(now_ms: () -> int, wall_ms) -> None # retention, expiry, recovery points: call every minute or so
         moves: LogMoves                         # moves logs to other directories: `request`, `futures`, `run`
-        async lower_truncation_floor(log, offset, is_wanted) -> None   # before truncating committed records (unclean)
+        async lower_truncation_floor(log, offset, is_wanted) -> None   # before truncating committed records
         async checkpoint(logs) -> None          # writes start offsets and recovery points now
         async reset_to(log, offset, epoch, is_wanted) -> bool  # drops all, continues at `offset`, after a record of
                                                 # `epoch`, if `is_wanted` returns True at that moment
@@ -61,7 +61,8 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
 
 Every `PartitionLog` method may raise `CorruptStoreError` (this replica must go offline: file, offset, cause) and every
 method that writes may raise `DiskError` (the whole directory is offline).  Clients get KAFKA_STORAGE_ERROR for both.
-Appending never waits: appended records are readable immediately, and durable once `flushed_offset` has passed them.
+Appending never waits: appended records are readable immediately, and may be acknowledged once `flushed_offset` has
+passed them.
 """
 
 from broker.log.manager import LogManager

@@ -27,8 +27,8 @@ class PlannedJob(NamedTuple):
 
     generation: the log still has this generation, so it was not truncated.
     producers: the last batches of producers, by base offset: producer id, epoch, first and last sequence.
-    markers: by offset, the producer id of the last marker of each producer.  The marker may have an older epoch than
-        the producer, because a producer begins an epoch with a batch.
+    markers: the last markers of producers, by offset: producer id.  A marker may have an older epoch than its producer,
+        because a producer begins an epoch with a batch.
     """
 
     job: CleanJob

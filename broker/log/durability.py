@@ -117,7 +117,7 @@ class Durability:
         self._files[file.path] = file
 
     def add_last(self, file: DiskFile) -> None:
-        """Add a file that was created and written completely."""
+        """Add a file that is complete.  It is closed after the flush."""
         self._files[file.path] = self._close[file.path] = file
         self._folder_changed = True
         self.note_change()

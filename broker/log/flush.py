@@ -72,7 +72,7 @@ class GroupFlush:
             for one in tickets
             if one.folder_fact is not None and one.durability.accepts_fact(one)
         }
-        if news:  # new folders and changes of write.caching, all in one transaction
+        if news:  # new folders, new segments and changes of write.caching, all in one transaction
             for log, value in news.items():
                 log.folder_fact = value  # before the wait: a truncation that begins meanwhile must lower this value
             await self._disk.facts.commit({folder_fact(log.folder): value for log, value in news.items()})

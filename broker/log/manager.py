@@ -80,7 +80,7 @@ class LogManager:
         self._failures: dict[LogKey, CorruptStoreError] = {}
         self._failed_folders: dict[LogKey, list[tuple[LogDirectory, str]]] = {}
         self._outdated: list[UUID] = []  # directories with facts about logs that are no longer in `logs`
-        self._moved_to: dict[tuple[LogKey, UUID], UUID] = {}  # by log and former directory
+        self._moved_to: dict[tuple[LogKey, UUID], UUID] = {}  # the new directory, by log and former directory
         self._tasks: list[asyncio.Task[None]] = []
         self._notes: set[asyncio.Task[None]] = set()
         self._clock = RetentionClock()
@@ -113,7 +113,9 @@ class LogManager:
         return {one.id: one.failure for one in self._directories.values() if one.failure is not None}
 
     def moved_away(self, key: LogKey, directory_id: UUID) -> UUID | None:
-        """Return the failed or missing directory to which the log moved from `directory_id`; None if it did not.
+        """Return the failed or missing directory to which the log moved from `directory_id`.
+
+        None: the log did not move, or the directory to which it moved works.
 
         The strays that this start found show the move.  A log that moved several times has a stray in each former
         directory.
@@ -364,9 +366,10 @@ class LogManager:
     ) -> None:
         """Allow `truncate_to(offset)` below the watermark, by removing the watermark from the facts first.
 
-        Do nothing if the log was appended to, truncated or led meanwhile.
+        Do nothing if, during the wait for its directory, the log was removed, appended to or truncated, or has begun
+        another epoch.
 
-        is_wanted: called before the watermark is lowered, as in `reset_to`.
+        is_wanted: called before the watermark is lowered; if it returns False, nothing is done.
         """
         await self._checkpoints.lower_truncation_floor(log, offset, is_wanted)
 
@@ -399,8 +402,8 @@ class LogManager:
         A directory that fails becomes offline.
 
         now_ms: returns the time of the loop's clock, for the ages of segments and producers.  It is read for each log,
-            because a directory that hangs holds up the logs of the next one: with an older time, a producer would
-            count as silent since before its last batch.
+            because a directory that hangs delays the logs of the next directory.  With an older time, the silence of a
+            producer would begin before its last batch.
         wall_ms: retention compares it with the timestamps of records, after `RetentionClock` has checked it.
         """
         wall_ms = self._clock.read(wall_ms, now_ms())
@@ -474,7 +477,7 @@ class LogManager:
     ) -> CheckedReplacement | None:
         """Run a check in turns; return None if the log was removed or has moved meanwhile.
 
-        The files are closed then; a move renames the folder in the former directory.
+        The check cannot go on then.  The folder may have been renamed, which closes the file of the replacement.
         """
         turn, directory_id = Turn(), log.directory_id
         with closing(check):
@@ -553,7 +556,7 @@ class LogManager:
         for directory, folder in self._damaged_left_over:
             by_directory.setdefault(directory.id, []).append(folder)
         failure = await self._set_aside(by_directory, lambda folder, _: folder, wall_ms, keep)
-        # Not earlier: if this is cancelled, the stop is not clean.
+        # Clear them only now.  After a cancellation they are still known, so the stop is not marked as clean.
         self._doubles.clear()
         self._left_over.clear()
         self._damaged_left_over.clear()

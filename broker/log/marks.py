@@ -16,7 +16,7 @@ from broker.log.state import LogState, epochs_before
 
 
 class LogMarks:
-    """The marks of one log.  All parts of the log read them; the part that changes something moves its mark.
+    """The marks of one log.  All parts of the log read them; a part that changes the log updates them.
 
     epochs: the leader epochs, which also contain the end offset.
     is_changed: the log has changed since its state was last written to the facts.
@@ -84,7 +84,7 @@ class LogMarks:
             self.is_changed = True
 
     def truncate_to(self, end_offset: int) -> None:
-        """Lower every mark to the new end of the log, where a batch begins."""
+        """Lower the marks that are above the new end of the log.  A batch begins there."""
         self.epochs.truncate_to(end_offset)
         self.durable_offset = min(self.durable_offset, end_offset)
         self.high_watermark = min(self.high_watermark, end_offset)
@@ -94,7 +94,7 @@ class LogMarks:
         self.durable_start_offset = min(self.durable_start_offset, self.start_offset)
 
     def restart_at(self, offset: int, epoch: int) -> None:
-        """Move every mark to `offset`.  epoch: the epoch of the record before `offset`; -1 if it is unknown."""
+        """Set the marks of an empty log at `offset`.  epoch: of the record before `offset`; -1 if it is unknown."""
         self.epochs = EpochCache(epochs_before(offset, epoch), offset)
         self.start_offset = self.high_watermark = self.durable_offset = self.truncation_floor = offset
         self.cleaned_offset = offset

@@ -1,7 +1,7 @@
 """The facts of moves between data directories, and the handling of interrupted moves at a start.
 
 A replica moves from its directory, the *source*, to another one, the *target*.  The *future* is its copy there, until
-the move is decided.  A move has these steps; a crash between any two of them loses nothing:
+step 5 makes it the log.  A move has these steps; a crash between any two of them loses nothing:
 
 1. The source gets the fact `moving/<folder>`, with the target's id.  A start begins the copy again.
 2. The broker copies the log to the folder `futures/<folder>` of the target, and makes the copy durable.  A start
@@ -103,12 +103,12 @@ def found_moves(disk: Disk) -> Iterator[FoundMove]:
 async def settle_futures(target: Disk, source_of: Callable[[UUID], Disk | None]) -> set[str]:
     """Finish the moves to this directory that were decided, and delete the other futures; return the finished folders.
 
-    source_of: returns the directory with this id; None if it is offline.
+    source_of: returns the directory with this id; None if it is offline.  Raises LookupError if this broker has no such
+        directory.
 
     Raises:
         CorruptStoreError: a fact is damaged.
         DiskError: this directory failed.
-        LookupError: from `source_of`, for an id that is not one of this broker's directories.
     """
     complete = {
         name.removeprefix(FUTURE): _decode(name, value, FutureFact) for name, value in target.facts.load(FUTURE).items()

@@ -1,15 +1,15 @@
 """Moves logs between the data directories of a broker, while they are read and written.
 
 `move_facts` lists the steps of a move, and which copy counts after a crash.  A move copies the log in pieces, at a
-limited rate, until little is missing.  Then it decides, under the guards of both directories, so that the log is not
-truncated or compacted, and no segment is deleted:
+limited rate, until little is missing.  Then the move is decided in these steps.  Meanwhile the guards of both
+directories are held, so that the log is not truncated or compacted, and no segment is deleted.
 
 - `Durability.hold`: the log continues, but flushes do not count any more.  So a record that is durable only in the
   source is not acknowledged.
 - The rest up to the current end is copied, and the copy is made durable.
 - The source records the decision.
 - The records appended meanwhile are copied without waiting.  In the same turn of the event loop the log begins to use
-  the target (`PartitionLog.move_to`).  The next flush of the target acknowledges these records.
+  the target (`PartitionLog.move_to`).  These records may be acknowledged after the next flush of the target.
 
 Appends and reads never wait for a move.  Only acknowledgements wait, for a few flushes.  Before the decision, a target
 that fails ends the move, and one that hangs delays it.  If the target fails between the decision and the last step, the
@@ -90,7 +90,7 @@ class LogMoves:
 
     copied_bytes: bytes of segments that were copied, including those of moves that ended early.
     finished: number of moves that reached their target.
-    failed: number of moves that did not, except those that a request has ended.
+    failed: number of moves that did not, except moves that ended because of a request or because the log was deleted.
     """
 
     def __init__(
@@ -227,7 +227,10 @@ class LogMoves:
             await self._move(*chosen, wall_ms)
 
     def _next(self) -> tuple[PartitionLog, LogDirectory] | None:
-        """Return the first log that can be moved, and its target; forget moves from or to failed directories."""
+        """Return the first log that can be moved, and its target.
+
+        Forget moves of missing logs, and moves from or to failed directories.
+        """
         for key, target_id in list(self._targets.items()):
             log, target = self._logs.get(key), self._directories[target_id]
             if log is not None and target.failure is None and self._directories[log.directory_id].failure is None:

@@ -1,14 +1,14 @@
 """One replica's log: its segments, epochs and producers, which always agree.
 
 Theory of operation.  All code runs on the event loop's thread and never waits, except for look-ups by timestamp, which
-open batches in other threads.  The log is composed of parts, each of which uses only parts above it:
+decompress batches in other threads.  The log is composed of parts, each of which uses only parts above it:
 
     part          for                                                        module
     LogMarks      start, end, watermark, durable end; values in the facts    marks.py
     Durability    data that is not durable yet; tickets for the group flush  durability.py
+    RecentAppends the last appends of all leaders, in memory                 recent.py
     LogSegments   the list of segments: adding, truncating, removing         segments.py
     LogProducers  the state of the producers and its snapshots               producers.py
-    RecentAppends the last appends of all leaders, in memory                  recent.py
     LogReader     reads by offset, look-ups by time                          reader.py
     LogWriter     appends of a leader and of a follower; new segments        writer.py
     LogUpkeep     retention, checkpoints, expiry of producers                upkeep.py
@@ -244,7 +244,7 @@ class PartitionLog:
         return await self._reader.offset_for_timestamp(timestamp_ms, up_to_offset)
 
     async def max_timestamp_offset(self, up_to_offset: int) -> TimestampOffset | None:
-        """Return the first of the newest records below `up_to_offset`."""
+        """Return the record below `up_to_offset` with the newest timestamp; the first one if there are several."""
         return await self._reader.max_timestamp_offset(up_to_offset)
 
     # -- moving the marks

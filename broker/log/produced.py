@@ -9,7 +9,7 @@ limit timestamps.  `broker.log.recompression` makes the same check.  The caller 
 megabyte may inflate to many.  Like Kafka, the check refuses forms of lz4 that Java clients do not read.
 
 The inflated size is bounded twice: absolutely, and relative to the size that the client sent.  All batches of one
-produce to one partition share these bounds.
+partition in a Produce request share these bounds.
 
 As in Kafka, a wrong max timestamp in a header is corrected, not refused.
 """
@@ -36,8 +36,8 @@ from quorumlog.wire.record_batch import (
 from quorumlog.wire.record_framing import ANY_TIME, Framing, TimestampRange, check_framing
 
 INFLATED_RATIO_MAX: Final = 1024
-"""Inflated bytes for each compressed byte.  gzip cannot exceed this ratio, and zstd exceeds it only for long runs of
-one byte."""
+"""Inflated bytes for each compressed byte.  gzip reaches at most 1032.  gzip and zstd exceed this limit only for long
+runs of one byte."""
 INFLATED_FLOOR: Final = 4 << 20
 """Bytes that any batch may inflate to, however small it is."""
 
@@ -116,7 +116,8 @@ def inflated_size_max(produced: Produced, config: LogConfig) -> int:
 def check_inflated(produced: Produced, size_max: int) -> Produced | Refused:
     """Check the records of the batches with compression.  May run in any thread.
 
-    Refuses batches that inflate to more than `size_max` bytes with MESSAGE_TOO_LARGE, so that a client may split them.
+    If the batches inflate to more than `size_max` bytes, refuse them with MESSAGE_TOO_LARGE, so that a client may split
+    them.
     """
     max_timestamps = []
     for opened in open_batches(produced, size_max):

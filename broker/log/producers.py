@@ -95,7 +95,7 @@ class LogProducers:
         return segment.checked_header_at(segment.position_of(offset), self._marks.epochs.epoch_of)
 
     def _drop_removed_markers(self, producers: ProducerState, end_offset: int) -> None:
-        """Drop the aborted transactions whose markers are below the start, or that compaction has removed."""
+        """Drop the aborted transactions whose markers are below the start, or were removed by compaction."""
         transactions, start = producers.transactions, self._marks.start_offset
         transactions.drop_before(start)
         compacted_end = min(self._marks.compacted_end, end_offset)

@@ -69,7 +69,7 @@ class LogReader:
         )
 
     async def max_timestamp_offset(self, up_to_offset: int) -> TimestampOffset | None:
-        """Return the first of the newest records below `up_to_offset`."""
+        """Return the record below `up_to_offset` with the newest timestamp; the first one if there are several."""
         marks = self._marks
         return await find_newest(self._segments, marks.start_offset, up_to_offset, marks.epochs.epoch_of)
 

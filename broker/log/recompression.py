@@ -5,8 +5,8 @@ are, and so do all other fields: producer id, epoch and sequence, the transactio
 producers, consumers and followers treat the batch as if it had been produced in this codec.  As in
 `broker.log.produced`, a wrong max timestamp is corrected.
 
-As in Kafka, a batch that has the topic's codec already is not compressed again at another level.  Every batch of the
-produce is opened and checked, even if the topic does not demand the check of records.
+As in Kafka, a batch that has the topic's codec already is not compressed again at another level.  Every produced batch
+is opened and checked, even if the topic does not demand the check of records.
 
 Memory: the batches together inflate to at most the caller's bound, and each result has at most `message_size_max` and
 `BATCH_SIZE_MAX` bytes.

@@ -221,7 +221,10 @@ class Segment:
     # -- finding
 
     def offset_before(self, position: int) -> int:
-        """Return the offset of a batch before `position`, without a read.  It is near if the index is in memory."""
+        """Return the base offset of a batch at or before `position`, without a read; at the end, the end offset.
+
+        If the index is in memory, this batch is near `position`.  Otherwise it is the first batch.
+        """
         if position >= self.size:
             return self.end_offset
         return self.base_offset if self._index is None else self._index.by_position(position).offset
@@ -325,7 +328,7 @@ class Segment:
         epoch_of: the leader epoch of the record at an offset, -1 if unknown.
 
         Raises:
-            CorruptStoreError: the bytes, which this process had not checked before, are damaged.
+            CorruptStoreError: the file is too short, or bytes that this process had not checked before are damaged.
         """
         data = self.file.pread(start, end - start)
         if len(data) != end - start:

@@ -1,8 +1,8 @@
 """The segments of a log: the sealed ones, which never grow, and the active one, which is the last.
 
-Only `LogSegments` adds, truncates, replaces and removes segments.  Compaction replaces sealed segments.
-Every other part looks a segment up by offset for each call, and keeps none across an await.  So between two calls a
-sealed segment may be replaced by another one with the same range of offsets, or deleted below the start of the log.
+Only `LogSegments` adds, truncates, replaces and removes segments.  During an await, compaction may replace sealed
+segments by one segment with their range of offsets, and segments below the start of the log may be deleted.  So a
+caller looks a segment up again after an await, or checks that the log still has the same object.
 
 A query that reads a segment may raise CorruptStoreError or DiskError.
 """

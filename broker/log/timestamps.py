@@ -51,7 +51,7 @@ async def find_timestamp(
 async def find_newest(
     segments: LogSegments, start_offset: int, up_to_offset: int, epoch_of: Callable[[int], int]
 ) -> TimestampOffset | None:
-    """Return the first of the newest records from `start_offset` to `up_to_offset`."""
+    """Return the record from `start_offset` to `up_to_offset` with the newest timestamp; the first one of several."""
     newest = _newest(segments, start_offset, up_to_offset)
     found = None if newest < 0 else await find_timestamp(segments, newest, start_offset, up_to_offset, epoch_of)
     if found is not None or newest < 0:
@@ -61,7 +61,7 @@ async def find_newest(
     found = None if newest < 0 else await find_timestamp(segments, newest, start_offset, up_to_offset, epoch_of)
     if found is not None or newest < 0:
         return found
-    # The newest record is in the same batch as the log start; the other records of that batch are close enough.
+    # The newest record is below the log start, but in the same batch.  Its timestamp is close enough.
     return TimestampOffset(newest, start_offset, epoch_of(start_offset))
 
 

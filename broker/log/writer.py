@@ -65,8 +65,8 @@ class LogWriter:
 
         The memory belongs to the log from now on, and the caller does not change it: the log serves reads from it.
 
-        batches: checked by `check_produced`, unless they are `Produced` already.  This does not check the records of
-            batches with compression; the caller may have checked them.
+        batches: checked by `check_produced`, unless they are `Produced` already.  `check_produced` does not check the
+            records of batches with compression; the caller may have checked them.
         verification: see `ProducerState.check`.
         is_coordinated: a coordinator appends for a producer, and has checked everything except the producer's epoch.
         append_time_ms: the wall time that becomes the timestamp of all records; -1: they keep their own.

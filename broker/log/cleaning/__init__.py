@@ -6,7 +6,7 @@
     filter.py       which records of a batch survive
     job.py          one job: reads sealed segments, writes replacements
     worker.py       the process that runs jobs
-    ports.py        the values that the broker and a worker exchange, and a worker inside the process
+    ports.py        the interface of a worker, and a worker that runs jobs inside the process
     process.py      starts the process, and talks to it
     cleaner.py      chooses logs, starts jobs, remembers failures
     swap.py         checks a replacement, and finishes a swap that a crash interrupted

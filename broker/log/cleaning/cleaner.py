@@ -44,7 +44,11 @@ class CleanerLimits(msgspec.Struct, frozen=True):
 
 
 class Uncleanable(NamedTuple):
-    """Why a log is not cleaned.  until_ms: on the loop's clock; is_final: the cause is in the log's contents."""
+    """Why a log is not cleaned.
+
+    until_ms: the time of the next try, on the loop's clock.
+    is_final: the cause is in the log's contents.
+    """
 
     cause: str
     until_ms: int

@@ -49,9 +49,9 @@ class BatchFilter:
     ) -> None:
         """latest: the latest offsets of the keys in the dirty part below `clean_end`.
 
-        protected: base offsets of the last batches of producers.
+        protected: base offsets of the last batches and markers of producers.
         kept_producers: the producers whose batches below `dirty_start` all stay, without records if necessary.
-        endings: the endings of transactions after all segments before this group.
+        endings: has received the kept batches and the markers of all segments before this group.
         wall_ms: tombstones and markers with an earlier horizon are removed.
         """
         self._endings = endings

@@ -65,7 +65,7 @@ class OffsetMap:
         return len(self._keys)
 
     def note(self, body: Buffer, header: BatchHeader, first_offset: int) -> int | None:
-        """Note the keys of a batch above all earlier ones, from the record at `first_offset` on.
+        """Note the keys of a batch, from the record at `first_offset` on.  Batches must be noted in log order.
 
         Return the offset of the first record whose key has no room in the map, or None.
 

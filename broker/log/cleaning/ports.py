@@ -1,4 +1,4 @@
-"""The messages between a broker and a worker, and a worker that runs jobs inside the process."""
+"""The interface of a worker, and a worker that runs jobs inside the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CleanWorker(Protocol):
 
         A caller that stops early closes the iterator, which ends the job.
 
-        root: the data directory, for a worker with a file system of its own.
+        root: the path of the data directory, for a worker in another process.
         files: the same directory, for a worker in this process.
 
         Raises:

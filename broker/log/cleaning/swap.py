@@ -10,7 +10,7 @@ A swap has these steps; a crash between any two of them loses nothing:
 4. The broker renames and deletes the same files, and makes the names durable.
 5. The log's state is written without `swapping`.
 
-So a segment that the facts name always exists, under its own name or as `.swap`.
+So a replacement that the facts name always exists, under its final name or as `.swap`.
 """
 
 from __future__ import annotations

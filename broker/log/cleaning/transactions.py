@@ -37,7 +37,7 @@ class AbortedRecords:
 
 
 class Endings:
-    """Records for each transaction whether a batch of it is left.  The caller reports kept batches in log order."""
+    """Notes for each transaction whether a batch of it is left.  The caller reports kept batches in log order."""
 
     def __init__(self, aborted: AbortedRecords) -> None:
         self.aborted = aborted

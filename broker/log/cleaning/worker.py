@@ -5,7 +5,7 @@ Each message is one line of JSON:
 
     broker -> worker    {"root", "bytes_per_second", "job"}     a job
                         an empty line                           continue, after a Replacement
-    worker -> broker    Work                                    at least every second, as a sign of life
+    worker -> broker    Work                                    about every second, to show that the worker runs
                         Replacement, durable; then the worker waits
                         Finished or Failed                      the job has ended
 """
@@ -112,7 +112,7 @@ class RawFiles:
             os.unlink(os.path.join(self._root, path))
 
     def make_durable(self) -> None:
-        """Flush the output; the broker flushes it again before it trusts it."""
+        """Flush the output; the broker flushes the file again before it uses the file."""
         if self._output is not None:
             os.fsync(self._output.fd)
 
