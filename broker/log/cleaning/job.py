@@ -1,8 +1,8 @@
 """One cleaning job: notes the latest offset of each key in the dirty part, and writes replacements for segments.
 
 A job is a generator that yields after each piece of work, so that the caller can limit the speed and end the job.  It
-holds one batch of a segment in memory, its inflated records, and the offset map.  If the map is full before the dirty
-part ends, the job cleans up to that point, and the next job continues there.
+has in memory a chunk of a segment, the inflated records of one batch, the replacement's next bytes, and the offset map.
+If the map is full before the dirty part ends, the job cleans up to that point, and the next job continues there.
 
 Replacements are made from the oldest segment on, and the caller swaps each one in before the job continues.  So older
 records of a key are removed before its tombstone gets the horizon at which it may be removed itself.
@@ -55,7 +55,7 @@ class CleanJob(msgspec.Struct, frozen=True):
 
     folder: path of the log's folder below the data directory.
     segments: all sealed segments that may be cleaned, in order: base offset, end offset, size.
-    dirty_start, limit: the dirty part.
+    dirty_start, limit: the first offset of the dirty part, and its end.
     protected: base offsets of the last batches, and of the last marker, of each producer.
     open_producers: producers that have batches above `limit`, which a truncation may remove.
     aborted: aborted transactions with records in the segments: producer id, first offset, offset of the marker.
@@ -185,7 +185,10 @@ def _replace(
     endings: Endings,
     clean_end: int,
 ) -> Generator[Work | Replacement, None, None]:
-    """Write the replacement of a group, unless it would be equal to the only segment in it."""
+    """Write the replacement of a group.
+
+    If the group has only one segment, and the replacement is equal to that segment, delete the replacement.
+    """
     path = cleaned_path(job.folder, group[0].base_offset)
     files.remove(path)
     output = files.open(path, create=True)
@@ -219,7 +222,7 @@ def _replace(
 
 def _write(output: File, collected: bytearray, crc: int) -> int:
     if output.size + len(collected) > REPLACEMENT_SIZE_MAX:
-        raise UncleanableError(f"a replacement would have more than {REPLACEMENT_SIZE_MAX} bytes; raise segment.bytes")
+        raise UncleanableError(f"a replacement would have more than {REPLACEMENT_SIZE_MAX} bytes; lower segment.bytes")
     data = bytes(collected)
     collected.clear()
     output.append(data)
