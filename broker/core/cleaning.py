@@ -64,7 +64,8 @@ def dirty_range(
     """Return the dirty part that may be cleaned.
 
     sealed: all segments except the active one, by ascending offset.
-    cleaned_offset: end of the clean part.  stable_end: end of the records that are durable and committed.
+    cleaned_offset: end of the clean part.
+    stable_end: end of the records that are durable and committed, and whose transactions are decided.
     """
     limit = sealed[0].base_offset if sealed else 0
     size = dirty_size = 0

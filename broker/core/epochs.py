@@ -42,7 +42,7 @@ class EpochCache:
     def last_epoch(self) -> int:
         """Epoch of the record before the end, even if retention has deleted that record; -1 if unknown.
 
-        This epoch and the end offset are the position of the log.  Two logs with equal positions have equal records.
+        This epoch and the end offset are the position of the log.  Two logs with equal positions have the same history.
         """
         return self.epoch_of(self.end_offset - 1)
 

@@ -10,10 +10,11 @@ partitions that changed, and a reply contains only partitions with news.
 A repeated or lost request is therefore noticed immediately.  Any mismatch ends the session, and the fetcher starts over
 with a full fetch.  Epoch 0 asks for a new session, and -1 for no session.
 
-**Cost.**  Neither end ever walks a whole session.  The fetcher keeps the set of partitions whose target changed since
-it was last sent.  The leader keeps, for each session, the partitions that may have news (`ready`).  An append, a new
-watermark and a change of role touch the sessions that list the partition.  A partition without news leaves `ready`
-until the next touch.
+**Cost.**  Neither end walks a whole session for an incremental fetch.  The fetcher keeps the set of partitions whose
+target changed since it was last sent.  The leader keeps, for each session, the partitions that may have news (`ready`).
+An append, a new watermark and a change of role touch the sessions that list the partition.  A partition without news
+leaves `ready` until the next touch.  Only a change of a value on which all answers depend, such as the isolation level,
+makes the leader examine all partitions of a session (`take_stance`).
 
 **Size.**  A leader processes a request in one turn of its loop.  So one request names at most `TARGETS_MAX` partitions;
 further requests, which are sent immediately, name the other partitions.

@@ -18,7 +18,8 @@ for longer than an election takes, because the whole cluster may be stopping.  I
 records are safe.
 
 A missing reply and a retriable refusal are treated alike: the broker retries after a back-off.  The back-off starts
-small and doubles up to the heartbeat interval, because a controller election takes longer than most failures.
+small, because most failures are short.  It doubles up to the heartbeat interval, because a controller election takes
+longer.
 """
 
 from __future__ import annotations

@@ -7,32 +7,34 @@ state.
 
 **Positions.** A follower's fetch offset is its *flushed* end.  So its position at the leader covers only records that
 its disk would still have after a power failure.  The leader's own position is also its flushed end; its unflushed tail
-never counts.  A position counts only if the fetch names this leader epoch, comes from the broker epoch in the image,
-and has an offset that the leader's epoch history confirms.  Any other position could acknowledge bytes of another
-history.  So a position is an offset *and* the epoch of the record before it.  Both sides still know that epoch when
-retention has deleted the record.  A replica that starts over receives it with its new start.
+never counts.  A position counts only if the fetch names this leader epoch, if its broker epoch is not older than the
+one in the image, and if the leader's epoch history confirms its offset.  Any other position could acknowledge bytes of
+another history.  So a position is an offset *and* the epoch of the record before it.  Both sides still know that epoch
+when retention has deleted the record.  A replica that starts over receives it with its new start.
 
 **Watermark.**  The lowest position over the *maximal* ISR.  That is the committed ISR plus every addition that was
 proposed at this partition epoch and might still be accepted.  A proposed removal does not count before it is committed.
-So each member of any ISR that the controller may elect from holds everything below the watermark.  The watermark does
-not move while the committed ISR is smaller than the minimum (KAFKA-15583), and it never moves back.
+So each member of any ISR that the controller may elect from holds everything below the watermark.  While the committed
+ISR is smaller than the minimum, the watermark rises at most to the watermark that this leader knew at its election
+(KAFKA-15583).  It never moves back.
 
 **Proposals.**  An ISR change is a compare-and-set on the partition epoch.  For the watermark, a proposal is in force
 from the moment it is sent until the metadata log shows a higher partition epoch or a definite refusal arrives.  A
 missing answer (timeout, connection, NOT_CONTROLLER) decides nothing: an earlier copy may still be accepted.  The
-additions of the proposal then stay in the maximal ISR.  The next proposal under the same partition epoch decides, as
-at most one of these proposals can be accepted.  A refusal that follows an unanswered copy is therefore not definite.
-In that case the committed ISR itself is proposed, and its acceptance moves the partition epoch past every copy.
+additions of the proposal then stay in the maximal ISR.  The next proposal under the same partition epoch decides, as at
+most one of these proposals can be accepted.  A refusal that follows an unanswered copy is therefore not definite.  In
+that case there is another proposal, even if it equals the committed ISR.  Its acceptance moves the partition epoch past
+every copy.
 
 **Joining.**  A follower may join under these conditions.  It has everything below the watermark.  It has reached the
 offset at which this leader began; otherwise it could lack records that the previous leader acknowledged (KIP-279).  Its
 fetch came under the broker epoch of the image; otherwise a fetch from before a reboot could vouch for it (KAFKA-15221).
-It is not fenced.  Its durable log start has reached every deletion that was answered without it while its broker was
-not active; otherwise deleted records could reappear if it became leader.
+Its broker is active: neither fenced nor shutting down.  Its durable log start has reached every deletion that was
+answered, perhaps while its broker was not active; otherwise deleted records could reappear if it became leader.
 
 **Leaving.** A follower leaves when it has not been caught up for `lag_max_ms`.  A follower that has stopped fetching is
 never caught up, even if nothing is written.  If `lag_max_bytes` is set, a follower leaves immediately when it lacks
-more bytes than that, and joins only when it lacks fewer.  This bound applies from its first fetch from this leader on.
+more bytes than that, and joins only when it does not.  This bound applies from its first fetch from this leader on.
 
 **Election.**  A new leader starts from the watermark that it knew as a follower, which may be low.  It never starts
 above its flushed end: after an unclean election, its disk may lack committed records.  Until the watermark has reached
@@ -68,7 +70,7 @@ class Assignment(NamedTuple):
 
 
 class Cluster(Protocol):
-    """The questions of a leader about brokers, answered from the image."""
+    """The facts about brokers that a leader looks up in the image."""
 
     def broker_epoch(self, broker_id: int) -> int:
         """Return the broker's epoch; -1 if it is not registered."""
@@ -87,7 +89,8 @@ class Limits(NamedTuple):
     lag_max_bytes: int = -1
     """-1: no limit."""
     retry_ms: int = 500
-    """Time before a proposal that was refused or not answered is repeated.  Fixed, because produces may be waiting."""
+    """Time before a proposal that was refused or not answered is repeated.  It does not grow, because Produce requests
+    may be waiting."""
     overdue_ms: int = 5_000
     """Time before a proposal that was accepted or overtaken is repeated, because the metadata log does not show it."""
 
@@ -291,8 +294,8 @@ class LeaderState:
     def low_watermark(self, own_start: int) -> int:
         """Return the offset below which no replica has records any more, except replicas whose broker is not active.
 
-        Return UNKNOWN_END if one of the other replicas has not fetched yet.  A replica that an undecided proposal may
-        still admit counts, even if its broker is not active.
+        Return UNKNOWN_END if one of the replicas that count has not fetched yet.  A replica that an undecided proposal
+        may still admit counts, even if its broker is not active.
         own_start: the leader's durable log start.
         """
         members = self.maximal_isr()
@@ -567,7 +570,7 @@ class FollowerState:
         log_start: int,
         epochs: EpochCache,
     ) -> FollowerStep:
-        """Return the step that follows from a reply.  Divergence comes before the watermark (KAFKA-14704).
+        """Return the step that follows from a reply.  A divergence is handled before the watermark moves (KAFKA-14704).
 
         sent: the position that the reply answers.  A reply for another epoch or position is dropped (KAFKA-18991).  The
         same offset may be another position: after a truncation the log may reach it again with another last epoch.

@@ -149,7 +149,8 @@ class Verification:
     lowest_sequence: the lowest sequence of the batches that wait for the answer.  The transaction must begin with it.
         If the transaction began with a later batch, the earlier batch would count as a duplicate when it is sent again,
         and would be lost (KIP-890).
-    waiting: calls that share the token and wait for an answer.  Callers of `end_verification` maintain this count.
+    waiting: the number of calls that share the token and wait for an answer.  Callers of `end_verification` maintain
+        this count.
     """
 
     __slots__ = ("is_confirmed", "lowest_sequence", "producer_epoch", "waiting")
@@ -279,9 +280,9 @@ class ProducerState:
     def start_verification(self, producer_id: int, producer_epoch: int, sequence: int) -> Verification | None:
         """Return a token with which to verify the transaction of a producer epoch; None if it is open already.
 
-        `check` accepts the token once it is confirmed.  A marker of this or a later epoch makes it void.  The marker
-        that raises the epoch to this one is an exception: it ended the previous transaction.  Batches of the
-        same producer epoch share a token until one of them is appended.  A token of a later epoch makes the token of an
+        `check` accepts the token once it is confirmed.  Each marker of the producer makes the token void, except the
+        marker that raises the epoch to the token's: this marker ended the previous transaction.  Batches of the same
+        producer epoch share a token until one of them is appended.  A token of a later epoch makes the token of an
         earlier epoch void: the earlier producer is fenced, and must not use the coordinator's answer to the later one.
 
         sequence: the first sequence of the batch.  A shared token keeps the lowest of these.

@@ -15,7 +15,7 @@ So a leader refuses the batches behind such a gap with the error that made the g
 again in their order, under the same epoch.
 
 A refusal is forgotten once its batch, or a later one, is appended.  Otherwise it would block a producer that the log no
-longer knows.  A refusal is always forgotten after `REMEMBERED_MS`.  A client sends no further batch once it knows the
+longer knows.  A refusal is always ignored after `REMEMBERED_MS`.  A client sends no further batch once it knows the
 refusal, so only batches that were in transit at that time can be behind the gap.  A gap that lasts for longer is an
 error of the client, which then gets OUT_OF_ORDER_SEQUENCE_NUMBER.
 """

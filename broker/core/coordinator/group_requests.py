@@ -123,10 +123,11 @@ class GroupLimits(msgspec.Struct, frozen=True):
         INVALID_REQUEST.
     protocols_max: assignors per member; a join with more gets INVALID_REQUEST.
     member_max_bytes: metadata of all protocols of a member; a join with more gets INVALID_REQUEST.
-    batch_max_bytes: records of one step.  A join or an assignment that makes the record of its group larger gets
-        GROUP_MAX_SIZE_REACHED.  A commit with larger records gets INVALID_COMMIT_OFFSET_SIZE.
+    batch_max_bytes: bytes of the records of one step.  A commit with larger records gets INVALID_COMMIT_OFFSET_SIZE.  A
+        join or an assignment gets GROUP_MAX_SIZE_REACHED if it makes the record of its group larger than
+        `group_max_bytes`.
     groups_max: a join or commit that would create another group gets POLICY_VIOLATION.
-    offsets_max: offsets of all groups; further commits get POLICY_VIOLATION.
+    offsets_max: offsets of all groups; a commit that would add more gets POLICY_VIOLATION.
     consumer, share: the limits of groups of the newer protocol, and of share groups, that have no configs of their own.
     """
 
@@ -598,7 +599,7 @@ class GroupExplanation(msgspec.Struct, frozen=True):
     now_ms: when this answer was made, so that clients can compute ages.
     empty_since_ms: the time since which the group has had no members; None if it has members, or if this is unknown.
     last_joined: None if no member has joined since the coordinator was loaded.
-    awaited: members from which the rebalance in progress waits for a request, by member id.
+    awaited: the members for which the rebalance in progress waits, sorted by member id.
     rebalances: the last rebalances, the oldest first.
     """
 

@@ -190,8 +190,8 @@ def _rebalance(
 def _replace_static(turn: Turn, group: Group, call: int, request: JoinGroup, old: Member, random: Random) -> None:
     """Give the instance id of a static member to the process that joins now, and fence the previous process.
 
-    The group continues without a rebalance if it would use the same protocol, even if the subscription has changed.  If
-    the record has no room for a larger subscription and the current assignments, the leader assigns anew.
+    A Stable group continues without a rebalance if it would use the same protocol, even if the subscription has
+    changed.  If the record has no room for a larger subscription and the current assignments, the leader assigns anew.
     """
     assert old.instance_id is not None, old
     member = joining_member(_new_id(request, random), request)

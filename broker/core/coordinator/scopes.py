@@ -23,7 +23,7 @@ every epoch that the log shows.  So epochs also rise after a scope was deleted.
 **A run that another run has replaced never begins again.**  InitScope names no epoch, so a duplicate that arrives late,
 for example from a connection that was cut for minutes, would look like the next run.  It would fence the current run,
 and with `reset` delete the sequence, so completed work would be repeated.  `_replaced` has the last runs that were
-replaced according to the log.  Compaction removes their records, but not from the newest segment.  That segment
+replaced according to the log.  Compaction removes their records, but not from the newest segment.  Usually that segment
 covers far more time than a connection can delay a request, so a coordinator that loads the log knows all these runs.
 
 **Epochs of producers.**  The decision raises the epoch of each producer by one, and its markers have that epoch.  A

@@ -8,20 +8,21 @@ being deleted is refused with COORDINATOR_LOAD_IN_PROGRESS.  So no offset that i
 candidates are examined one by one.
 
 **Missing topics.**  When a topic is deleted, its coordinator may not be loaded, or may end before it has deleted all
-offsets.  So each coordinator, once it is loaded, deletes the offsets of partitions that do not exist, and of partitions
-that belong to a later topic of the same name.
+offsets.  So each coordinator, once it is loaded, deletes the offsets of partitions that do not exist, and offsets that
+were committed for an earlier topic of the same name.
 
-**Open transactions.**  An offset stays while a transaction has a newer offset for its place: a tombstone would be the
-newest record of the place, so a commit of the transaction would have no effect.
+**Open transactions.**  The searches for these offsets and for expired offsets leave an offset while a transaction has a
+newer offset for its place.  A tombstone would be the newest record of the place, so a commit of the transaction would
+have no effect.
 
 **Clocks.**  Expiry compares the times in records with a clock that follows a jump of the wall clock only after a day.
 So a clock that is wrong by years deletes nothing before people can notice it.
 
-**Expiry** (KIP-211).  Offsets of a group with subscriptions expire `offsets_retention_ms` after the group became empty,
-or after their commit if that was later: an administrator may set offsets of a group that has long been empty.  While
-the group is Stable, offsets of topics to which no member is subscribed expire by their commit time.  During a rebalance
-nothing expires.  Offsets of simple consumers expire by their commit time.  While the group permits expiry, an offset
-that has a retention of its own expires at the time in its record instead.  An empty group without offsets is deleted.
+**Expiry** (KIP-211).  Offsets of an empty group expire `offsets_retention_ms` after the group became empty, or after
+their commit if that was later: an administrator may set offsets of a group that has long been empty.  While the group
+is Stable, offsets of topics to which no member is subscribed expire by their commit time.  During a rebalance nothing
+expires.  Offsets of simple consumers expire by their commit time.  While the group permits expiry, an offset that has a
+retention of its own expires at the time in its record instead.  An empty group without offsets is deleted.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class Sweeper:
         self._topics_later |= frozenset(topics)
 
     def delete_missing(self) -> None:
-        """Begin to delete the offsets of partitions that do not exist, or that belong to a later topic of the name."""
+        """Begin to delete the offsets of partitions that do not exist, and of earlier topics of the same name."""
         if self._offsets.count:
             self._deleting_missing = self._delete_missing()
 

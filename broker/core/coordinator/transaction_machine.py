@@ -29,8 +29,8 @@ epoch; `_is_repeated` recognises that.  If the epoch is exhausted, the client co
 (`TransactionValue.next_id`).
 
 **Scopes** (`scopes.py`) decide the transactions of many producers by one record.  These producers have transactional
-ids as well, so this module handles their partitions, markers and timeouts.  Only a request about the scope begins or
-commits them.
+ids as well, so this module handles their partitions, markers and timeouts.  Only requests about the scope initialize
+these producers and commit their transactions.
 
 **Replay is the only writer** of the stored state: a request makes a record, which is applied as it is appended.
 """

@@ -1,6 +1,7 @@
 """Requests to the coordinator of transactions, their responses, its effects, and its limits.
 
-Each request concerns one transactional id, except ListTransactions, DescribeTransactions and FindOutcome.
+Each request concerns one transactional id, except ListTransactions, DescribeTransactions, FindOutcome and the requests
+about scopes.
 """
 
 from __future__ import annotations

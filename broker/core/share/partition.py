@@ -6,9 +6,10 @@ Offsets from `start_offset` (SPSO) to `end_offset` (SPEO, exclusive) are in flig
 
     Available → Acquired       a member fetches the record; its delivery count grows
     Acquired → Acknowledged    the member accepts it
-    Acquired → Archived        the member rejects it, or releases it after too many deliveries
-    Acquired → Available       the member releases it, or its lock expires
-    Acquired → Archiving       instead of Archived, if the group has a dead-letter topic (KIP-1191)
+    Acquired → Available       the member releases it, its lock expires, or the member's session ends
+    Acquired → Archived        the same after too many deliveries; or the member rejects it, or reports a gap
+    Acquired → Archiving       instead of Archived, if the group has a dead-letter topic (KIP-1191); never for a gap
+    Available → Archived       the log has no record for members at this offset
     Archiving → Archived       its dead letter is written
 
 Offsets below the start are done.  Offsets from the end on are available and were never delivered.  Adjacent offsets of

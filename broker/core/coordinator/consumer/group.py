@@ -12,9 +12,9 @@ first target of a group that was empty is computed at once.  Further changes onl
 interval since the last target has passed.  Then the next heartbeat or tick computes one target for all these changes.
 Meanwhile the last target stays in force, except for topics to which a member is no longer subscribed.
 
-**Stored state** is everything except times: records contain the members, with the current and the target assignment of
-each.  `apply` is the only writer of this state, for replayed records and for new ones.  A new coordinator therefore
-continues where the last one stopped.  Members keep their partitions meanwhile, and each gets a new session.
+**Stored state** is everything except soft state: records contain the members, with their current and target
+assignments.  `apply` is the only writer of this state, for replayed records and for new ones.  A new coordinator
+therefore continues where the last one stopped.  Members keep their partitions meanwhile, and each gets a new session.
 
 **The order of records.**  Compaction keeps the last record of each key, so the record of a member may come before the
 record of its group.  Any record creates the group or member that it concerns.  A group or member without records is

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat, the only request of members of the newer protocol, and the expiry of their timeouts."""
+"""ConsumerGroupHeartbeat, by which members of the newer protocol join, stay and leave.  Finds expired members, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conditions under which clients may commit, fetch and delete the offsets of a consumer group."""
+"""The conditions under which clients may commit and fetch the offsets of a consumer group."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class SubscribedTopics(Protocol):
 
 
 class ConsumerHeartbeat(msgspec.Struct, frozen=True):
-    """The only request that a member sends: to join, stay, change its subscription, give up partitions, or leave.
+    """A member joins, stays, changes its subscription, gives up partitions, or leaves.
 
     epoch: the member's epoch, or JOINING, LEAVING or AWAY.
     A field that is None (rebalance_timeout_ms: NO_TIMEOUT) is unchanged since the last request.

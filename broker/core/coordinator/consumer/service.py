@@ -41,7 +41,8 @@ class ConsumerService:
     """Applies requests to the consumer groups among the groups of a machine.
 
     Each method returns the group that the caller must queue for its next deadline.  If the group has changed its
-    protocol, this is another object than before.  It is None if the request was refused before it reached a group.
+    protocol, this is another object than before.  `heartbeat` returns None if it refuses a request before it reaches a
+    group.
     """
 
     def __init__(self, groups: Groups, topics: SubscribedTopics, random: Random) -> None:

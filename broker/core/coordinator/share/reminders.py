@@ -21,9 +21,10 @@ NO_LEADER: Final = -1
 
 
 class LetterReminders:
-    """Remembers the share partitions with missing letters of the last search, and finds those that have not changed.
+    """Remembers the share partitions that lacked letters at the last search, and finds those that have not changed.
 
-    batch_max: share partitions that one search names to one leader.  The others come first in the next search.
+    batch_max: maximum number of share partitions of which one search reminds one leader.  The others come first in the
+        next search.
     """
 
     def __init__(self, batch_max: int) -> None:
