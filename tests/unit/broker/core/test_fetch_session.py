@@ -406,7 +406,7 @@ def test_both_ends_agree_after_any_history(seed: int) -> None:
             fetcher.reset()  # the reply was lost
             continue
         fetcher.on_reply(request, begun.session_id)
-        if begun.session_id == NO_SESSION:  # the leader has no room for a session: each time as many as permitted
+        if begun.session_id == NO_SESSION:  # no room for a session: each request names as many as permitted
             assert len(begun.entries) == min(most, len(wanted))
             continue
         while fetcher.has_news:

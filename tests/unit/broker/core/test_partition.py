@@ -55,7 +55,7 @@ def test_a_sole_replica_is_committed_by_its_own_flush() -> None:
 
 
 def test_committed_records_are_visible_once_the_leader_has_flushed_them() -> None:
-    """No election waited for the disk of an unclean leader."""
+    """After an unclean election, the leader may not have flushed all records that were committed before."""
     state = LeaderState(
         1,
         Assignment((1, 2, 3), (1,), 1, leader_epoch=5, partition_epoch=7),

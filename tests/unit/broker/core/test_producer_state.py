@@ -31,11 +31,11 @@ class B(NamedTuple):
 
 
 EPOCH_BEGUN = B(-1, -1, producer_epoch=1, is_control=True)
-"""A control batch, as that of the marker which begins this epoch."""
+"""A control batch, like the marker that begins this epoch."""
 
 
 def state_after(*batches: B) -> ProducerState:
-    """Batches of ten offsets each, one after the other."""
+    """Return the state after these batches, each of which has ten offsets."""
     state = ProducerState()
     for number, batch in enumerate(batches):
         state.apply(batch, 10 * number, 10 * number + 10)

@@ -295,7 +295,7 @@ class World:
                 self.proposals.append((broker.id, proposal))
 
     def deliver_proposal(self) -> None:
-        """Late, lost or twice; a lost or repeated one is answered UNKNOWN to its sender first."""
+        """Deliver a proposal, or report UNKNOWN to its sender.  Then it is lost, or is delivered later."""
         if not self.proposals:
             return
         at = self.random.randrange(len(self.proposals))
@@ -420,7 +420,7 @@ def test_the_model_acknowledges_writes_and_elects_leaders() -> None:
 
 @pytest.mark.parametrize("rule", ["unflushed", "pending", "refusal"])
 def test_the_property_notices_a_broken_rule(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rule of the theory of operation is one that some schedule needs."""
+    """Without one of these rules of the theory of operation, some schedule violates the property."""
     if rule == "unflushed":
 
         def fetch_from_log_end(world: World, broker: Broker) -> None:

@@ -146,7 +146,7 @@ class CompactionRig:
         return did
 
     def note_cleaned(self) -> None:
-        """Note when tombstones were compacted first; a cleaning that was interrupted later counts as well."""
+        """Note when each tombstone was first compacted.  A cleaning that was interrupted later counts as well."""
         for _, header in iter_headers(read_all(self.log)):
             if header.attributes & DELETE_HORIZON_FLAG:
                 for offset in range(header.base_offset, header.end_offset):

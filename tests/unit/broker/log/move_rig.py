@@ -16,7 +16,7 @@ from tests.unit.broker.log.rig import KEY, SMALL, append, batches_of, end_of
 FOLDER = folder_name(KEY, "topic")
 OPERATIONS = ("flush", "sync_dir", "rename", "remove", "remove_tree", "make_dir", "write", "read", "free_bytes")
 DELETION_TURNS = 100
-"""A copy that is still there after so many turns is meant to stay."""
+"""A copy that still exists after this number of turns will not be deleted."""
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -62,7 +62,7 @@ class MoveRig:
             if self.is_stopped:
                 raise StoppedError
             self.operations.append(f"{name} {number}")
-            if self._may_append:  # otherwise this operation belongs to the work of another one
+            if self._may_append:  # otherwise `on_operation` is running, and performs this operation
                 self._may_append = False
                 self._in_turn = not waits
                 self.on_operation()
@@ -141,7 +141,7 @@ class MoveRig:
         """Run the moves until none is left, or the process has stopped."""
         task = self.begin()
         await until(lambda: not self.logs.moves.targets or task.done() or self.is_stopped)
-        for _ in range(DELETION_TURNS):  # a move that was given up deletes its copy after that
+        for _ in range(DELETION_TURNS):  # a move that was given up deletes its copy afterwards
             working = [disk for disk in self.disks if disk.directory_id not in self.logs.failed_disks]
             if self.is_stopped or not any(disk.list("futures") for disk in working):
                 break

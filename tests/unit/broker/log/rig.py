@@ -38,7 +38,7 @@ class Rig:
         self.running = True
 
     async def stop(self) -> None:
-        """Cleanly."""
+        """Stop the manager cleanly."""
         await self.logs.close()
         self.disk.close()
         self.running = False
@@ -65,7 +65,7 @@ class Rig:
         return self.logs.logs[KEY]
 
     async def settle(self, log: PartitionLog) -> None:
-        """Everything durable and committed."""
+        """Make everything durable and committed."""
         await self.logs.flush_all([log])
         log.advance_high_watermark(log.end_offset)
 

@@ -143,7 +143,7 @@ async def test_a_reset_log_is_empty_and_continues_at_its_new_start(rig: Rig) -> 
 
 @pytest.mark.parametrize("clean", [True, False])
 async def test_a_reset_log_knows_the_epoch_before_its_start(rig: Rig, clean: bool) -> None:
-    """Without it the log's position could not be compared with a leader's until a record comes."""
+    """Without this epoch, the position of the log could not be compared with the leader's before the next append."""
     log = rig.create()
     fill(log, 30, epoch=3)
     await rig.settle(log)

@@ -330,7 +330,7 @@ async def crashes_while_cleaning(rig: CompactionRig, step: int, how: str) -> boo
 
 @pytest.mark.parametrize("how", ["kill", "power cut"])
 def test_a_swap_that_was_finished_at_a_start_is_not_repeated_at_the_next_one(how: str) -> None:
-    """The next swap may already have left its file under the same name, but not yet be decided."""
+    """The file of the next swap may exist under the same name, although that swap is not decided yet."""
 
     async def scenario(rig: CompactionRig, first: int, second: int) -> None:
         await rig.start()
@@ -418,7 +418,7 @@ def test_a_log_that_was_reset_since_it_was_chosen_is_not_cleaned() -> None:
 
 
 def test_the_error_of_a_swap_that_goes_on_after_a_cancel_is_read() -> None:
-    """Otherwise a broker that stops beside a failing disk logs a traceback.  Seed 720100096."""
+    """Otherwise a broker that stops while a disk fails logs a traceback.  Seed 720100096."""
 
     async def test() -> None:
         loop = asyncio.get_running_loop()

@@ -58,7 +58,7 @@ async def test_every_flipped_byte_is_found_when_it_is_read_after_a_clean_stop(ri
 
 
 async def test_every_flipped_byte_of_a_header_is_found_when_the_producers_are_read_from_it(rig: Rig) -> None:
-    """A wrong producer id or sequence would make a leader take a new batch for a repeated one, or report a loss."""
+    """With a wrong producer id or sequence, a leader would treat a new batch as a repeated one, or report a loss."""
     log = rig.create(ONE_SEGMENT)
     for sequence in range(3):
         append(log, [b"a" * 20], producer=(5, 0, sequence))

@@ -29,7 +29,7 @@ def record(log: PartitionLog, number: int, producer_id: int = 5, epoch: int = 0)
 
 
 def sequences(log: PartitionLog) -> dict[int, list[int]]:
-    """By producer: the sequences by which a retry is recognised."""
+    """Return, for each producer, the sequences by which a retry is recognised."""
     return {
         producer_id: [recent.base_sequence for recent in producer.recent] for producer_id, producer in log.producers
     }
@@ -58,7 +58,7 @@ async def test_retention_deletes_nothing_that_is_not_durable(rig: Rig, config: L
     log = rig.create(config)
     for number in range(12):
         record(log, number)
-    log.advance_high_watermark(12)  # a leader whose other replicas are durable sends its watermark to a follower
+    log.advance_high_watermark(12)  # a follower may learn of a watermark above its own durable end
     assert log.upkeep.retained_start(log.config, FOREVER, FOREVER) == 0
     await rig.logs.flush_all([log])
     assert log.upkeep.retained_start(log.config, FOREVER, FOREVER) >= 9

@@ -152,7 +152,11 @@ async def test_a_flush_of_several_directories_begins_in_all_of_them_in_one_turn(
 
 
 async def in_two_directories(tmp_path: Path) -> list[FileDisk]:
-    """KEY with one record on a, whose disk failed; moved away meanwhile, and back, with three, on b; then killed."""
+    """Return two directories that both hold a copy of the replica KEY.
+
+    The copy in the first directory has one record.  That directory failed, and the replica was created again in the
+    second directory.  This copy has three records.
+    """
     disks = two_disks(tmp_path)
     logs = LogManager(disks)
     await logs.open()

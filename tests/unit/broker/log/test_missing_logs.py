@@ -37,7 +37,7 @@ async def test_a_flipped_bit_in_the_last_batch_is_damage_if_it_was_committed(rig
 
 
 async def test_a_missing_folder_is_not_recreated(rig: Rig) -> None:
-    """After the first acknowledgement already: nothing but the flush has written anything down."""
+    """This holds from the first acknowledgement on, when only the flush has written a fact."""
     log = rig.create()
     fill(log, 3)
     await rig.logs.flush_all([log])
@@ -110,7 +110,7 @@ async def test_records_dropped_by_a_reset_are_not_reported_missing(rig: Rig) -> 
 async def test_a_reset_is_put_off_if_the_watermark_is_written_meanwhile(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the log would end below the watermark in the facts: damaged, for the next start."""
+    """Otherwise the log would end below the watermark in the facts, and the next start would find it damaged."""
     log = rig.create()
     fill(log, 30)
     await rig.settle(log)

@@ -460,7 +460,7 @@ async def _failed_move(operation: int) -> str | None:
 
 
 async def test_a_target_that_fails_leaves_the_source_unharmed() -> None:
-    """After the decision, too: the source takes it back."""
+    """This also holds after the decision, which the source then undoes."""
     phases: list[str] = []
     while (phase := await _failed_move(len(phases) + 1)) is not None:
         phases.append(phase)
@@ -517,7 +517,7 @@ async def test_an_offline_source_keeps_a_future_that_may_count(rig: MoveRig) -> 
 async def test_a_replica_that_was_created_while_the_source_was_offline_is_not_replaced(
     rig: MoveRig, has_records: bool
 ) -> None:
-    """Seed 710004195: it was taken off the broker while its move was decided, and was then assigned to it again."""
+    """Seed 710004195: the replica was removed from the broker after the decision, and assigned to the broker again."""
     rig.create()
     await rig.fill(6)
     rig.on_operation = lambda: setattr(rig, "is_stopped", rig.operations[-1] == "rename 1")  # the move is decided

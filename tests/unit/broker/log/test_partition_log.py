@@ -59,7 +59,7 @@ async def test_a_retry_gets_the_offsets_of_the_first_attempt(rig: Rig) -> None:
 
 async def test_a_follower_appends_batches_unchanged(rig: Rig) -> None:
     log = rig.create()
-    one = make_batch([b"a", b"b"], base_offset=0, leader_epoch=2, producer=(5, 0, 40))  # no sequence is asked for
+    one = make_batch([b"a", b"b"], base_offset=0, leader_epoch=2, producer=(5, 0, 40))  # its sequence is not checked
     two = make_batch([b"c"], base_offset=2, leader_epoch=3)
     assert log.append_as_follower(one + two, 3, 0) == Appended(0, 3)
     assert log.read(0, 10_000, 3) == one + two
@@ -111,7 +111,7 @@ async def test_a_read_returns_whole_batches_within_its_limit(rig: Rig) -> None:
     assert log.end_offset == offset
     everything = log.read(0, 1 << 20, offset)
     assert everything == b"".join(batches)
-    assert log.read(0, 1, offset) == batches[0]  # the first always whole
+    assert log.read(0, 1, offset) == batches[0]  # the first batch is always whole
     assert log.read(ends[0], len(batches[1]) + len(batches[2]) + 1, offset) == batches[1] + batches[2]
     assert log.read(ends[10] - 1, 1, offset) == batches[10]  # from the middle of a batch: the whole batch
     assert log.read(0, 1 << 20, ends[3]) == b"".join(batches[:4])

@@ -317,7 +317,7 @@ async def test_an_empty_first_segment_is_damage_at_every_start(rig: Rig) -> None
 
 
 async def test_the_folder_of_an_older_release_is_judged_as_before(rig: Rig) -> None:
-    """It did not note which segments were flushed, so a later one shows that the log was whole."""
+    """An older release did not note which segments were flushed, so any later segment shows that the log was whole."""
     log = rig.create()
     fill(log, 30)
     await rig.logs.flush_all([log])
@@ -388,7 +388,7 @@ async def test_damage_stays_recorded_once_found(rig: Rig, clean: bool) -> None:
     with pytest.raises(CorruptStoreError, match=path.name) as found:
         batches_of(rig.log)
     rig.logs.take_offline(KEY, found.value)
-    await asyncio.gather(*rig.logs._notes)  # killed before that, the next read finds it again
+    await asyncio.gather(*rig.logs._notes)  # after a kill before this, the next read finds the damage again
     for _ in range(2):
         await rig.restart(clean=clean)
         assert path.name in str(rig.logs.failures[KEY])

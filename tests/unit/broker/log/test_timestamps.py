@@ -77,7 +77,7 @@ async def test_no_time_of_a_lost_record_stays_in_the_index(rig: Rig, by: str) ->
     for _ in range(4):
         append(log, [b"v" * 50], 1)
     await rig.settle(log)
-    if by == "truncation whose deletion is lost":  # a power failure, after the records and before the folder
+    if by == "truncation whose deletion is lost":  # a power failure before the folder was durable
         await restart_with(rig, index, stale)
         log = rig.log
         log.advance_high_watermark(log.end_offset)

@@ -277,7 +277,7 @@ class Member:
         return self.join().error.name
 
     def send_sync(self) -> int:
-        """Send SyncGroup.  The leader assigns to each member its own client-given prefix of the member id."""
+        """Send SyncGroup.  As its assignment, each member gets the part of its member id before the first hyphen."""
         names = [each.member_id for each in self.joined.members] if self.leads else []
         assignments = tuple(g.MemberAssignment(name, name.partition("-")[0].encode()) for name in names)
         return self.coordinator.send(

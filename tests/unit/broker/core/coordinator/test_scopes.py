@@ -433,7 +433,7 @@ def outage(rig: ScopeRig, request: pytest.FixtureRequest) -> Outage:
 
 
 def test_a_deleted_producer_whose_id_another_one_has_is_deleted_again(rig: ScopeRig, outage: Outage) -> None:
-    """It needs no markers.  The leader of T0 must learn that the transaction of the other one is open."""
+    """It needs no markers.  The leader of T0 must learn that the other producer has an open transaction."""
     epoch, log, deleted, current = outage
     rig.fail_over(log)
     assert [each.producer for each in rig.described().producers] == [current.producer]

@@ -34,7 +34,7 @@ def two(coordinator: Coordinator) -> tuple[Member, Member]:
 
 
 def restarted(member: Member) -> Member:
-    """The process that comes after this one, under the same name."""
+    """Return the process that replaces this one under the same name."""
     return Member(member.coordinator, member.client_id, instance_id=member.instance_id)
 
 

@@ -26,7 +26,7 @@ LARGE = 2 * OFFSETS_AT_ONCE_MAX + 1
 
 
 class Wide(Cluster):
-    """Each topic has any number of partitions, apart from those that are gone."""
+    """Each topic has any number of partitions, except the partitions in `gone`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -230,7 +230,7 @@ def test_nobody_continues_with_the_epoch_after_the_last_one(rig: Newer, version:
 
 
 def test_a_transaction_that_has_the_epoch_after_the_last_one_is_aborted(rig: Newer) -> None:
-    """An earlier version accepted this epoch from a client.  Each coordinator would end at the time-out."""
+    """An earlier version accepted this epoch from a client.  No record can store the next epoch."""
     rig.add(rig.at_last_epoch(), T0)
     last = rig.log[-1]
     assert last.value is not None

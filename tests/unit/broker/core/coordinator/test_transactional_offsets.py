@@ -102,7 +102,7 @@ def test_an_old_generation_is_refused(member: Member) -> None:
 
 
 def test_a_producer_commits_for_a_member_that_waits_for_its_assignment(coordinator: Coordinator) -> None:
-    """A producer would fail for good after REBALANCE_IN_PROGRESS."""
+    """A producer would fail permanently after REBALANCE_IN_PROGRESS."""
     member = Member(coordinator, "a")
     call = member.send_join()
     coordinator.pass_time(DELAY_MS)

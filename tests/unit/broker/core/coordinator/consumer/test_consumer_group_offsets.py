@@ -54,7 +54,7 @@ def test_a_commit_of_a_version_without_epochs_is_refused() -> None:
 def test_a_producer_commits_offsets_for_a_member(member_id: str, epoch: int, error: str) -> None:
     """TxnOffsetCommit has no errors for epochs, in any version.
 
-    epoch: compared with that of the member.
+    epoch: the difference from the member's epoch.
     """
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1")

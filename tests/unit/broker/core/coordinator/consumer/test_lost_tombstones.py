@@ -113,7 +113,7 @@ def test_a_static_member_is_dropped_if_another_one_has_its_name() -> None:
 
 
 def test_a_member_is_dropped_if_another_one_has_its_target() -> None:
-    """It had not even got its partitions."""
+    """The dropped member had a target, but never got its partitions."""
     home, first, second = member_and_newcomer(sales=4)
     second.join()
     assert second.has == set()
@@ -125,7 +125,7 @@ def test_a_member_is_dropped_if_another_one_has_its_target() -> None:
 
 
 def test_a_deleted_group_is_not_restored() -> None:
-    """The log has a part of it, but not its own record, whose tombstone came last."""
+    """The log has records of its members, but not the record of the group, whose tombstone was written last."""
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1", (), regex="sal.*")
     joined(home, client)

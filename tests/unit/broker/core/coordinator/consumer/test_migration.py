@@ -224,7 +224,7 @@ def test_a_classic_member_that_never_joins_leaves_the_offsets_of_an_empty_consum
 def test_a_group_that_changed_its_protocol_leaves_no_record_when_it_is_deleted(
     becomes_a_consumer_group: bool, is_empty: bool
 ) -> None:
-    """Compaction removes tombstones, so a record of the old kind that none replaced would bring the group back."""
+    """Compaction removes tombstones, so a record of the old kind without a replacement would restore the group."""
     home = coordinator(sales=4)
     old, new = ClassicClient(home, "old"), ConsumerClient(home, "new")
     if becomes_a_consumer_group:
