@@ -54,7 +54,7 @@ class TopicConfigs:
 
 
 def _limit(text: str) -> int:
-    """Return a limit in the form that logs use: -1 for no limit.  A config states no limit as the largest int64."""
+    """Return a limit in the form that logs use: -1 for no limit.  In a config, the largest int64 means no limit."""
     return -1 if int(text) == INT64_MAX else int(text)
 
 

@@ -25,7 +25,7 @@ class ReplicaEvents:
     resigned: (partition, leader epoch of the last `elected`): this broker no longer leads the partition, for any cause.
         A broker that stops reports nothing.
     role_changed: the replica leads, follows, or does neither, under another leader epoch or log than before.
-    assignment_changed: a follower's replica set or ISR changed, under the same leader epoch.
+    assignment_changed: a follower's replica set or ISR may have changed, under the same leader epoch.
     flushed: a follower that waited for a flush has flushed its whole log.
     start_moved: the log start of a leader or follower has moved and is not durable yet.
     low_watermark_moved: a leader's durable log start, a follower's log start, or the set of followers has changed.

@@ -4,8 +4,8 @@ Theory of operation.  The leader raises its log start at once, so its consumers 
 `LogStarts` makes the new start durable.  Followers receive it with the reply to their next fetch, make it durable, and
 report it in the fetch after that.  The deletion is answered when the lowest of these starts has reached the offset.
 From then on, no member of the ISR can show the records again.  As in Kafka, the deletion does not wait for a replica
-whose broker is not active.  Such a replica receives the start when it fetches again, and joins the ISR once that start
-is durable (`LeaderState`).
+outside the ISR whose broker is not active.  Such a replica receives the start when it fetches again, and joins the ISR
+once that start is durable (`LeaderState`).
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ logger = get_logger("broker")
 
 REQUEST_TIMEOUT_MS = 5_000
 RETRY_S = 1.0
-"""Time before a refused report is repeated.  It stays the same, as one request carries all reports of a broker."""
+"""Time before a report that was not accepted is repeated.  It does not grow, because one request has many reports."""
 ITEMS_MAX = 5_000
-"""Replicas in one request."""
+"""Maximum number of replicas in one request."""
 
 
 class Directories:
@@ -93,7 +93,7 @@ class Directories:
         self.report_changed(replica)
 
     def _create(self, replica: Replica, assigned: UUID, config: LogConfig) -> PartitionLog | None:
-        """Create the replica's log in the directory that `_choose` returns.  Return None if no directory works.
+        """Create the replica's log in the directory that `_choose` returns.  Return None if `_choose` returns None.
 
         If creating the log fails, the directory goes offline, and the choice is repeated.
         """

@@ -60,7 +60,7 @@ class _Served(NamedTuple):
     log: PartitionLog
 
     def has_ended(self) -> bool:
-        """Return whether the role has ended meanwhile, or the follower has lost the leader's agreement to its log."""
+        """Return whether the role has ended meanwhile, or the leader must confirm the follower's log again."""
         if isinstance(self.role, FollowerState):
             return self.replica.follower is not self.role or not self.role.agrees
         return self.replica.leader is not self.role
@@ -289,8 +289,8 @@ class FetchService:
     def _is_awaited(self, entry: AskedPartition, result: FetchResult) -> bool:
         """Return whether clients may be waiting until this follower receives this result.
 
-        A deletion waits until every replica has the new log start.  A consumer of this follower waits for records that
-        the new watermark commits.
+        A deletion waits until every active replica has the new log start.  A consumer of this follower waits for the
+        records that the new watermark commits.
         """
         if 0 <= entry.sent_log_start < result.log_start_offset:
             return True
@@ -397,7 +397,7 @@ class FetchService:
     def _serving(self, entry: AskedPartition, replica_id: int, rack: str = "") -> _Served | KafkaCode:
         """Return the replica that may answer: the leader, or a follower for a consumer that states its rack.
 
-        The leader epoch is checked before the follower's membership (KAFKA-14078).
+        The leader epoch that a fetching follower names is checked before its membership (KAFKA-14078).
         """
         replica = self._table.find(*entry.key)
         if replica is None:

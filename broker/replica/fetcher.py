@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 A round of a fetcher sends the changes of the session, waits (long poll), appends the records, and flushes all of them
-under one barrier.  The offsets of the next fetch then report to the leader which records are on this disk.  So a fetch
-offset is a *flushed* end, and no other acknowledgement is needed.  With write.caching, appended records count as
-flushed.
+under one barrier for each directory.  The offsets of the next fetch then report to the leader which records are on this
+disk.  So a fetch offset is a *flushed* end, and no other acknowledgement is needed.  With write.caching, appended
+records count as flushed.
 
 `FollowerState.on_reply` compares each partition of a reply with the request that it answers.  A late reply, or one
 about another leader epoch or position, changes nothing.
@@ -118,7 +118,7 @@ class Fetcher:
         self._failing: Backoff | None = None
         """Set while requests to the leader fail."""
         self._refusals: dict[PartitionKey, Backoff] = {}
-        """Partitions whose last reply was refused."""
+        """The back-offs of partitions that the leader refused, or whose batches this broker refused."""
         self._truncations: dict[PartitionKey, asyncio.Task[None]] = {}
         """Logs that are being truncated or started over; they are left out of the fetch meanwhile."""
         self._bug: BaseException | None = None
@@ -156,7 +156,7 @@ class Fetcher:
         self._news.set()
 
     def reconsider(self, key: PartitionKey) -> None:
-        """Check again whether the throttle applies to this replica, because it may have begun or ended joining."""
+        """Check a replica that the throttle holds again, because it may no longer be joining."""
         if key in self._held:
             self._want(key, self._replicas[key])
 
@@ -230,7 +230,7 @@ class Fetcher:
         await self._drop_connections()
 
     async def _copy(self) -> None:
-        """Run rounds until something fails."""
+        """Run rounds until something fails, or until `stop`."""
         while not self._stopping:
             if self._bug is not None:
                 raise self._bug
@@ -416,7 +416,8 @@ class Fetcher:
     async def _restart(
         self, replica: Replica, partition_log: PartitionLog, follower: FollowerState, start: int, epoch: int
     ) -> None:
-        # For another leader, another fetcher may have sent the position of the log, and would drop all replies.
+        # The replica may follow another leader by now.  Another fetcher has then sent the position of the log to that
+        # leader.  If the log restarted at another position, that fetcher would drop the replies.
         is_wanted = partial(_follows, replica, follower)
         if await self._context.logs.reset_to(partition_log, start, epoch, is_wanted):
             replica.on_truncated()

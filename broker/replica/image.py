@@ -8,18 +8,18 @@ covers any number of batches, the number of partitions bounds the queue, and app
 The task yields to the event loop every 10 ms.
 
 Nothing is applied before this process's own registration has been replayed (`activate`).  A leadership counts only if
-its record is younger than the registration, because an older one was meant for an earlier process.  Once the
-registration has been replayed, the image is complete for this broker.  A log on disk that the image does not assign to
-this broker is then a stray.
+the last change of its partition is later than the registration, because an earlier leadership was meant for an earlier
+process.  Once the registration has been replayed, the image is complete for this broker.  A log on disk that the image
+does not assign to this broker is then a stray.
 
 A change of leadership writes no file: the new epoch is kept in memory until the first batch brings it into the log.
 
-A removed replica stops serving in the same turn.  The pass then waits only briefly until the replica's folder is set
-aside, because a directory that hangs must not delay replicas in other directories.  If the replica is assigned again
+A removed replica stops serving at once.  The pass then waits only briefly until the replica's folder is set aside,
+because a directory that hangs must not delay replicas in other directories.  If the replica is assigned again
 meanwhile, it is opened once its former folder is set aside.
 
 A topic gets another id when its number of partitions is reduced.  It keeps its replicas, and their folders keep the id
-with which the topic was created.  Under the new id the roles of the replicas start over, as after a short absence.
+with which the topic was created.  Under the new id the roles of the replicas start over.
 """
 
 from __future__ import annotations
@@ -268,7 +268,8 @@ class ImageFollower:
                 continue
             moved = self._table.renew(key, topic.topic_id, partition)
             if moved.log is not None:
-                moved.log.config = self._configs.of_log(topic.topic_id, image)  # a change was noted under the old id
+                # A change of the configs may have been noted under the old id.
+                moved.log.config = self._configs.of_log(topic.topic_id, image)
                 moved.ensure_flush()
             self._directories.report_changed(moved)
 

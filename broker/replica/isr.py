@@ -2,13 +2,13 @@
 
 Theory of operation
 -------------------
-`LeaderState` decides the proposal and when to repeat it.  `IsrKeeper` asks only the leaders that may have something
-to propose: a follower reached the watermark, a broker changed, a proposal is undecided, or the periodic check found a
-follower that stopped fetching.  `IsrKeeper` joins their proposals into one AlterPartition request, and passes each
-leader its answer.
+`LeaderState` decides the proposal and when to repeat it.  `IsrKeeper` calls only the leaders that may have something to
+propose.  A leader may have something to propose when a follower has reached the watermark, a broker has changed, a
+proposal is undecided, or the periodic check has found that the ISR should change.  `IsrKeeper` joins their proposals
+into one AlterPartition request, and passes each leader its answer.
 
-INELIGIBLE_REPLICA is the only answer that voids a proposal.  A refusal because of an epoch means that the metadata log
-has moved on.  Everything else (NOT_CONTROLLER, a timeout, an unknown outcome) leaves the outcome open.
+INELIGIBLE_REPLICA is the only error that voids a proposal.  The errors in `_OVERTAKEN` mean that the partition or the
+broker has changed in the metadata log.  Any other error (NOT_CONTROLLER, a timeout) leaves the outcome open.
 """
 
 from __future__ import annotations

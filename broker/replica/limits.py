@@ -14,36 +14,38 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     """The longest time that a fetch is parked."""
     produce_timeout_max_ms: int = 120_000
     parked_fetches: int = 10_000
-    """Parked fetches; further fetches are answered immediately, even without records."""
+    """Maximum number of parked fetches.  Further fetches are answered immediately, even without records."""
     parked_produces: int = 100_000
-    """Produce requests that wait for replication.  Further ones are refused with REQUEST_TIMED_OUT before they are
-    appended; all clients retry then."""
+    """Maximum number of produces that wait for a check, a flush or replication; each partition of a request counts.
+    Further ones are refused with REQUEST_TIMED_OUT before they are appended; all clients retry then."""
     parked_deletions: int = 1_000
-    """Deletions of records that wait until every replica has the new log start.  Further ones are refused with
-    REQUEST_TIMED_OUT, and delete nothing."""
+    """Maximum number of deletions of records that wait for replicas.  Further ones are refused with REQUEST_TIMED_OUT,
+    and delete nothing."""
     inline_check_bytes: int = 16 << 10
     inline_check_inflated_bytes: int = 256 << 10
-    """A Produce request is checked on the event loop if its compressed batches have at most `inline_check_bytes`, and
-    inflate to at most `inline_check_inflated_bytes`.  This takes well under a millisecond with all codecs except gzip.
-    A larger request is checked in a thread."""
+    """A produce to one partition is checked on the event loop if its compressed batches have at most
+    `inline_check_bytes`, and inflate to at most `inline_check_inflated_bytes`.  This takes well under a millisecond
+    with all codecs except gzip.  A larger produce is checked in a thread."""
     record_check_threads: int = 2
-    """Produces that are checked in threads at the same time; the others wait."""
+    """Maximum number of produces that are checked in threads at the same time.  The others wait."""
     record_check_wait_ms: int = 30_000
     """The longest time that a produce waits for the check of its records; then it is refused with REQUEST_TIMED_OUT."""
     recompressed_waiting_bytes: int = 64 << 20
-    """Recompressed bytes that wait for earlier produces of their producer, or for the coordinator of a transaction.  A
-    produce that exceeds this limit is refused with REQUEST_TIMED_OUT when its turn comes, and its client retries."""
+    """Maximum size of the recompressed batches that wait for earlier produces of their producers, or for coordinators
+    of transactions.  A produce that exceeds this limit is refused with REQUEST_TIMED_OUT when its turn comes, and its
+    client retries."""
     time_lookups: int = 2
-    """Look-ups of timestamps that run concurrently; the others wait.  They use the event loop's default executor."""
+    """Maximum number of look-ups of timestamps that run concurrently, in the event loop's default executor.  The others
+    wait."""
     fetch_response_max_bytes: int = 64 << 20
-    """Bytes of records in one fetch response, even if the request permits more.  If the first batch is larger, it is
-    sent nevertheless."""
+    """Maximum size of the records in one fetch response, even if the request permits more.  If the first batch is
+    larger, it is sent nevertheless."""
     sessions: int = 1_000
     """Maximum number of fetch sessions.  `SessionCache` describes which session a new one may replace.  A fetcher that
     may replace none gets no session."""
     session_partitions: int = 250_000
-    """Partitions that the fetch sessions of consumers list together, about 0.5 KB each.  A consumer whose partitions
-    would exceed this limit gets no session; a session that grows beyond the limit is closed."""
+    """Maximum number of partitions that the fetch sessions of consumers list together, about 0.5 KB each.  A consumer
+    whose partitions would exceed this limit gets no session; a session that grows beyond the limit is closed."""
     session_idle_ms: int = 120_000
     """A session without a request during this time is closed.  During this time after its opening, a consumer's session
     is never replaced by another consumer's."""

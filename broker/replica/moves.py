@@ -13,13 +13,13 @@ from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.errors import KafkaCode
 
 PREFERENCES_MAX = 10_000
-"""Directories chosen for replicas that do not exist yet.  Beyond this number, the oldest choice is dropped."""
+"""Maximum number of directories chosen for replicas that do not exist yet.  Further choices replace the oldest."""
 
 
 class ReplicaMoves:
     """Requests moves from `broker.log`, and remembers the directories chosen for replicas that do not exist yet.
 
-    As in Kafka, a choice is kept in memory only.  It applies if the metadata does not name a directory.
+    As in Kafka, a choice is kept in memory only.  It applies if the metadata does not name a directory of this broker.
     """
 
     def __init__(self, table: ReplicaTable) -> None:

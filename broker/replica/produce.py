@@ -1,4 +1,4 @@
-"""Serves Produce requests: checks their records, then appends them in the order in which they arrived.
+"""Serves Produce requests: checks their records, then appends them.  Each producer's batches keep their order.
 
 `start_produce` immediately refuses batches that cannot be appended.  The records of a batch with compression may have
 to be checked in a thread first; `RecordChecks` keeps the order of arrival meanwhile.  Then the replica appends
@@ -92,7 +92,7 @@ class ProduceService:
     def _refuse(
         self, topic: str, index: int, batches: memoryview, future: asyncio.Future[ProduceResult], result: ProduceResult
     ) -> None:
-        """Answer a produce whose batches were not checked."""
+        """Refuse a produce for a reason that lies outside its batches."""
         future.set_result(result)
         if len(batches) >= HEADER_SIZE:
             first = parse_header(batches)

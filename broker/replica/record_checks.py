@@ -9,7 +9,7 @@ of appends of a producer is thus the order of arrival, which its sequence number
 Bounds: At most `record_check_threads` checks run concurrently, and each inflates a bounded number of bytes
 (`inflated_size_max`).  The caller bounds the number of waiting produces.  They hold the bytes of their requests, which
 the listener bounds, and recompressed bytes, which `recompressed_waiting_bytes` bounds.  A produce that waits for longer
-than `record_check_wait_ms` is refused and not appended, and its client tries again.  A produce that ends is removed
+than `record_check_wait_ms` is refused and not appended, and its client tries again.  An answered produce is removed
 together with its check.  Only a check that is already running keeps the batches of an answered produce.
 
 The threads do not belong to the loop's default executor.  That executor also deletes folders, so a disk that hangs may
@@ -46,7 +46,7 @@ class Produce:
     batches: the batches, checked so far, or the refusal.
     first_batch: the header of the first batch; None if the headers were refused.
     verification: see `ProducerState.check`.
-    verifying: the coordinator is being asked about the transaction; see `ProduceService`.
+    verifying: the request to the coordinator about the transaction, while it is under way; see `ProduceService`.
     recompressed_size: size of `batches` if they were recompressed, while the produce waits; otherwise 0.
     lane: produces with the same lane are appended in the order of arrival.
     """
@@ -84,7 +84,8 @@ class RecordChecks:
 
     append: called once with each produce whose turn has come; `produce.batches` is then final.  If it raises, the
     produce is answered with UNKNOWN_SERVER_ERROR, and the loop's exception handler gets the error.
-    timed_out: called with each produce that was refused because it waited for too long, before the next turn.
+    timed_out: called with each produce that was refused because it waited for too long, before a later produce of its
+        lane is appended.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class RecordChecks:
         self._running = 0
         self._threads = ThreadPoolExecutor(limits.record_check_threads, "record-check")
         self.produces = 0
-        """Produces in the queues of all lanes."""
+        """Number of produces in the queues of all lanes."""
         self.recompressed_bytes = 0
         """Size of the recompressed batches in these queues."""
         self.recompressed_total = 0

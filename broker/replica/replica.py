@@ -2,20 +2,21 @@
 
 Theory of operation
 -------------------
-**One writer.**  A replica changes itself only in its own methods; others read it and call them.  There is one event
-loop and there are no locks: a method that reads the role and acts on it has no await in between.
+**One writer.**  Only the methods of a replica set its log and its role, and park produces.  Other objects read this
+state and call these methods.  There is one event loop and there are no locks: a method that reads the role and acts on
+it has no await in between.
 
 **Roles.**  `ImageFollower` concludes from the metadata that a replica leads or follows, and calls `lead` or `follow`.
 `LeaderState` and `FollowerState` (`broker.core.partition`) decide everything about positions, watermark and ISR; this
 object connects them to the log, to the requests that wait, and to the events of `ReplicaEvents`.
 
 **Appends.** `append` appends immediately, so the order of the calls is the order in the log.  Then the produce is
-parked: with acks=1 until this disk has flushed up to its end, with acks=all until the watermark has reached its end.
+parked: with acks=1 until its records are flushed on this disk, with acks=all until the watermark has reached their end.
 The event that decides a parked produce (flush, fetch, metadata) also completes it; nothing polls.  Each parked produce
 has a deadline, and their number is bounded.
 
-**Serving.**  A leader serves only while this process's own registration is in force and unfenced, and only if its
-leadership is younger than that registration.
+**Serving.**  A leader serves only while this process's own registration is in force and unfenced, and only if the last
+change of its partition in the metadata is later than that registration.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class Replica:
         return Leading(leader, self.log) if code is KafkaCode.NONE else code
 
     def following(self, current_leader_epoch: int) -> Following | KafkaCode:
-        """Return the follower that may answer a consumer that was sent under `current_leader_epoch` (-1: unknown).
+        """Return the follower that may answer a consumer's request under `current_leader_epoch` (-1: unknown).
 
         The follower must be in the ISR.  Otherwise a follower that has lost its leader would keep its consumers.
         """
@@ -171,9 +172,10 @@ class Replica:
         return follower if is_in_sync else None
 
     def in_sync_log(self) -> PartitionLog | KafkaCode:
-        """Return the log of the leader, or of a follower in the ISR; both hold every committed record.
+        """Return the log of this replica if the replica leads, or follows and is in the ISR; otherwise the error.
 
-        A log that lacks records could show a transaction as open although its marker is committed.
+        Such a log holds every committed record.  Any other log could show a transaction as open although its marker is
+        committed.
         """
         found = self.leading(NO_EPOCH)
         if isinstance(found, Leading):
@@ -188,10 +190,7 @@ class Replica:
         partition_log.durability.on_flushed = self._on_flushed
 
     def lead(self, limits: Limits) -> None:
-        """Lead under the leader epoch of `image`.  If the replica already does, apply the other changes of `image`.
-
-        Raises: CorruptStoreError, DiskError.
-        """
+        """Lead under the leader epoch of `image`.  If the replica already does, apply the other changes of `image`."""
         assert self.log is not None, self
         image, leader, partition_log = self.image, self.leader, self.log
         assignment = _assignment(image)
@@ -305,7 +304,7 @@ class Replica:
     ) -> asyncio.Future[ProduceResult]:
         """Append checked batches; the future is answered as `acks` requires, or after `timeout_ms`.
 
-        batches: the result of `check_produced`.
+        batches: the batches with checked records, or their refusal.
         future: the future to answer; None: create one.
         verification: see `ProducerState.check`.
         """
@@ -320,7 +319,7 @@ class Replica:
             future.set_result(refused_produce(code, _admission_text(code, leader, acks)))
         elif isinstance(batches, Refused):
             future.set_result(refused_by_log(batches))
-        elif self.log.durability.is_truncating:  # elected meanwhile; clients try again shortly
+        elif self.log.durability.is_truncating:  # it was elected before its truncation is durable; clients retry
             future.set_result(refused_produce(KafkaCode.NOT_LEADER_OR_FOLLOWER, _TRUNCATING, self.image))
         else:
             self._append(leader, self.log, batches, acks, timeout_ms, future, verification)
@@ -401,7 +400,7 @@ class Replica:
         *,
         has_raised: bool = False,
     ) -> Appended | Refused:
-        """Append the marker that ends a transaction; otherwise as `append_as_coordinator`.
+        """Append the marker that ends a transaction, under the same conditions as `append_as_coordinator`.
 
         producer: id and epoch.  has_raised: see `ProducerState.check_marker`.
         """
@@ -444,7 +443,7 @@ class Replica:
             return Refused(int(found), f"{self!r} does not lead under epoch {leader_epoch}")
         if (code := found.leader.admits(ACKS_ALL)) is not KafkaCode.NONE:
             return Refused(int(code), _admission_text(code, found.leader, ACKS_ALL))
-        if found.log.durability.is_truncating:  # elected meanwhile; see `append`
+        if found.log.durability.is_truncating:  # see `append`
             return Refused(int(KafkaCode.NOT_LEADER_OR_FOLLOWER), _TRUNCATING)
         return found
 
@@ -562,7 +561,7 @@ class Replica:
             self._on_leader_changed(self.leader.on_limits(limits))
 
     def follow_watermark(self, high_watermark: int) -> None:
-        """As a follower: raise the watermark to the leader's, but not above the end of the own log."""
+        """As a follower: raise the watermark to the leader's, but not above the end of this log."""
         assert self.follower is not None, self
         assert self.log is not None, self
         if self.follower.watermark_after(high_watermark, self.log.end_offset):

@@ -1,8 +1,8 @@
 """Watermarks across restarts: written to the data directories' facts at intervals, read at start.
 
 If a written watermark is too low, a new leader waits for one more round of fetches.  If it were too high, consumers
-could read uncommitted records; so only values that the watermark has really had are written.  A written watermark never
-exceeds the durable end of the log, because a restart treats a log that ends below it as damaged (`broker.log.state`).
+could read uncommitted records.  So a written value never exceeds the watermark.  It never exceeds the durable end of
+the log either, because a restart treats a log that ends below a written watermark as damaged (`broker.log.state`).
 """
 
 from __future__ import annotations
