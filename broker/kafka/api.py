@@ -6,7 +6,7 @@ protocol's numbers (`KafkaCode`); 0 is success.  End offsets are exclusive.
 
 Rules for handlers:
 
-- `start_produce` appends to each partition in the order of its calls.  To keep a producer's order, handlers call it in
+- `start_produce` appends the batches of one producer to a partition in the order of its calls.  So handlers call it in
   the order in which requests arrived on a connection.  They await the futures afterwards.
 - `Replicas` keeps the fetch sessions.  A handler passes `session_id` and `session_epoch` on unchanged, and answers with
   the `session_id` and exactly the `results` of the reply, in their order.
@@ -74,8 +74,8 @@ UP_TO_WATERMARK = -1
 class ProduceResult(msgspec.Struct, frozen=True):
     """The answer for one partition.
 
-    base_offset: offset of the first record, or, for a duplicate, of the original's first record; -1 with an error,
-        except with NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT, whose records may be in the log.
+    base_offset: offset of the first record, or, for a duplicate, of the original's first record; -1 if nothing was
+        appended.  If an error comes with an offset, the records were appended, and may stay in the log.
     error_message: for protocol versions that contain it; empty is sent as null.
     record_errors: the invalid records, if the error is about single records.
     leader_id, leader_epoch: the leader to ask instead, with NOT_LEADER_OR_FOLLOWER; -1 = unknown.
@@ -468,7 +468,7 @@ class Replicas(Protocol):
         transactional_id: str | None = None,
         support: TransactionSupport | None = None,
     ) -> asyncio.Future[ProduceResult]:
-        """Check and append, in the order of the calls.  The returned future is done when `acks` is satisfied.
+        """Check and append, for each producer in the order of the calls.  The future is done when `acks` is satisfied.
 
         The future never raises, and only its caller may cancel it.  Batches with compression may be appended after this
         call has returned.  `batches` is not kept after the future is done, except by a check of records that is still

@@ -7,8 +7,9 @@ thousand clients that ask for the same topic at the same time cause one creation
 topic, the controller creates it once.  It refuses the other requests with TOPIC_ALREADY_EXISTS, which these brokers
 treat as success.
 
-A name is under way until this broker has applied the creation, so a client that asks meanwhile starts no second
-creation.  After a refusal, the name stays under way for a pause, because clients repeat their requests every 100 ms.
+A topic that the controller creates for this broker stays under way until the broker has applied the creation.  So a
+client that asks meanwhile starts no second creation.  After a refusal, the name stays under way for a pause, because
+clients repeat their requests every 100 ms.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ AUTO_CREATE = "auto.create.topics.enable"
 PARTITIONS = "num.partitions"
 _DEFAULT = -1
 _RECORDS_MAX = RECORDS_PER_BATCH_MAX // 2
-"""Records of one creation: half of the controller's limit, because topics also have configs."""
+"""Maximum number of records of one creation: half of the controller's limit, because topics also have configs."""
 
 
 class AutoTopics:

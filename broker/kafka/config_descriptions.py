@@ -107,8 +107,8 @@ class _Writer:
         self._settings = settings
         self._tables = {scope: keys_of(image, scope) for scope in TABLES}
         self._encoded: dict[tuple[ConfigScope, str, str | None], bytes] = {}
-        """Encoded rows, by scope, key and the value that is set for the resource itself: nothing else changes a row
-        of one image."""
+        """Encoded configs, by scope, key and the value that is set for the resource itself.  Within one image, an
+        encoded config depends on nothing else."""
 
     def write(self, out: bytearray, resource: Any) -> None:
         """Write the description of one resource, or the refusal."""

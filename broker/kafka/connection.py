@@ -2,9 +2,9 @@
 
 Theory of operation.  Requests begin in the order in which they arrived, and are answered in that order.  As every Kafka
 client expects, a request begins only after all earlier requests have been answered.  Consecutive Produce requests are
-the one exception: they begin immediately, because `start_produce` appends in the order of its calls.  Only their
-acknowledgements are awaited together.  Each request that has begun has a slot in a line.  Its reply is sent when the
-slot is at the head of the line.
+the one exception: they begin immediately, because `start_produce` appends a producer's batches in the order of its
+calls.  Only their acknowledgements are awaited together.  Each request that has begun has a slot in a line.  Its reply
+is sent when the slot is at the head of the line.
 
 The input is bounded.  The connection stops reading while too many requests wait, while the server holds too many bytes,
 or while the peer does not read its replies.  A protocol error closes this connection once earlier requests have been
@@ -42,7 +42,7 @@ class HangUp(Exception):
 class Pending(msgspec.Struct, frozen=True):
     """A reply that `finish` makes once all futures are done.
 
-    is_owned: if the connection is lost first, or the server closes, the futures are cancelled.  Otherwise they
+    is_owned: whether the futures are cancelled if the connection is lost first, or the server closes.  If not, they
         continue, and their results are dropped.
     """
 

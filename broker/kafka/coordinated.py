@@ -23,7 +23,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 GROUPS_AT_A_TIME: Final = 20
-"""Groups of one request for which share coordinators are asked at the same time.  Further groups wait."""
+"""Maximum number of groups of one request for which share coordinators are asked at a time.  Further groups wait."""
 
 
 class DecodedRequest:

@@ -29,7 +29,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 _UPGRADE: Final = 1
 _DOWNGRADES: Final = (2, 3)
 _UPDATES_MAX: Final = 100
-"""Features in one UpdateFeatures request.  Each of them causes requests to the controller."""
+"""Maximum number of features in one UpdateFeatures request.  Each of them causes requests to the controller."""
 _UPDATE_CODES: Final[Mapping[str, KafkaCode]] = {
     # Kafka has one error for every level that is not possible.
     ApiError.INVALID_REQUEST: KafkaCode.INVALID_UPDATE_VERSION,
@@ -74,8 +74,8 @@ def features(image: ClusterImage, version: int) -> dict[str, Any]:
 async def update_features(forwarder: Forwarder, request: Any, image: ClusterImage) -> dict[str, Any]:
     """Forward an UpdateFeatures request; return the values of its response.
 
-    If one level is refused, none is changed.  Versions below 2 report each feature; later versions report the first
-    refusal.
+    All levels are checked first.  If one is refused then, none is changed.  Versions below 2 report each feature; later
+    versions report the first refusal.
     """
     updates = list(request.feature_updates)
     if len(updates) > _UPDATES_MAX:

@@ -146,7 +146,7 @@ class Handlers:
         self._metadata = MetadataResponses(self._node_id, cluster_id, self._limits.metadata_cache_max_bytes)
 
     async def close(self) -> None:
-        """End the work that no request waits for."""
+        """End the automatic creations of topics, for which no request waits."""
         await self._auto_topics.close()
 
     def disconnected(self, peer: str) -> None:
@@ -378,14 +378,14 @@ def _group(operation: Operation) -> Access:
 
 
 def _of_groups(low: int, offered: int, answer: Callable[[DecodedRequest], Outcome], operation: Operation) -> Handler:
-    """Return the row of a request about groups."""
+    """Return the handler of a request about groups."""
     return Handler(
         low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), _group(operation)
     )
 
 
 def _of_brokers(low: int, offered: int, answer: Callable[[DecodedRequest], Outcome]) -> Handler:
-    """Return the row of a request between brokers, about share groups."""
+    """Return the handler of a request between brokers, about share groups."""
     access = _cluster(Operation.CLUSTER_ACTION)
     return Handler(low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), access)
 
@@ -393,13 +393,13 @@ def _of_brokers(low: int, offered: int, answer: Callable[[DecodedRequest], Outco
 def _of_transactions(
     low: int, offered: int, answer: Callable[[DecodedRequest], Outcome], operation: Operation
 ) -> Handler:
-    """Return the row of a request about transactions."""
+    """Return the handler of a request about transactions."""
     access = Access(Resource.TRANSACTIONAL_ID, operation)
     return Handler(low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), access)
 
 
 def _fixed(low: int, offered: int, values_of: Callable[[Any], dict[str, Any]], operation: Operation) -> Handler:
-    """Return the row of a request whose answer depends only on the request."""
+    """Return the handler of a request whose answer depends only on the request."""
 
     def answer(handlers: Handlers, caller: Caller, frame: memoryview) -> Reply:
         return _encoded(caller, values_of(codec.decode_request(caller.header, frame)))
@@ -416,7 +416,8 @@ def _cluster(operation: Operation) -> Access:
 
 
 OF_SCOPES: Final = (Api.INIT_SCOPE, Api.INIT_SCOPE_PRODUCER, Api.END_SCOPE, Api.ABORT_SCOPE, Api.DESCRIBE_SCOPES)
-"""Listed only by a listener that has coordinators of transactions: a client uses scopes if they are listed."""
+"""The requests of scopes.  A listener without coordinators of transactions does not list them, because a client uses
+scopes if they are listed."""
 HANDLERS: Final[dict[Api, Handler]] = {
     Api.PRODUCE: Handler(produce.FIRST_VERSION, produce.LAST_VERSION, Handlers._on_produce, _topic(Operation.WRITE)),
     Api.FETCH: Handler(fetch.FIRST_VERSION, fetch.LAST_VERSION, Handlers._on_fetch, _topic(Operation.READ)),

@@ -17,13 +17,15 @@ class KafkaLimits(msgspec.Struct, frozen=True):
     """A larger request closes its connection, unless it is Produce.  Other requests take many times their size in
     memory once they are decoded."""
     connections_max: int = 4_000
-    """Connections of all listeners.  A further connection replaces an idle one, or is closed immediately if none is
-    idle.  All connections together use at most half of the process's file descriptors."""
+    """Maximum number of connections of all listeners.  A further connection replaces an idle one, or is closed
+    immediately if none is idle.  All connections together use at most half of the process's file descriptors."""
     inter_broker_connections_max: int = 500
-    """Connections that the listener for other brokers accepts beyond `connections_max`, at most a quarter of that
-    limit; none if the broker has only one listener.  So clients that are never idle cannot keep followers out."""
+    """Maximum number of connections that the listener for other brokers accepts beyond `connections_max`, at most a
+    quarter of that limit; 0 if the broker has only one listener.  So clients that are never idle cannot keep followers
+    out."""
     requests_per_connection_max: int = 64
-    """Requests of one connection that were read and are not answered yet.  At this number, reading stops."""
+    """Maximum number of requests of one connection that were read and are not answered yet.  At this number, reading
+    stops."""
     held_max_bytes: int = 512 << 20
     """Bytes held for all connections: half for frames that are arriving, half for whole requests and unsent replies.
     `MemoryBudget` describes what happens above the limit."""
@@ -45,13 +47,13 @@ class KafkaLimits(msgspec.Struct, frozen=True):
     close_ms: int = 2_000
     """Time that a closing server waits for replies to be made and sent."""
     metadata_cache_max_bytes: int = 16 << 20
-    """Bytes of cached Metadata responses.  A response that would exceed it empties the cache first."""
+    """Maximum size of all cached Metadata responses.  A response that would exceed it empties the cache first."""
     auto_topics_per_request_max: int = 100
-    """Topics that are created for one Metadata request: the first missing ones that it names.  The client asks again
-    for the others."""
+    """Maximum number of topics that are created for one Metadata request: the first missing ones that it names.  The
+    client asks again for the others."""
     auto_topics_max: int = 1_000
-    """Automatic creations that are under way, or were refused less than `auto_topics_pause_ms` ago.  Above it, a
-    missing topic is not created; the client asks again."""
+    """Maximum number of automatic creations that are under way, or were refused less than `auto_topics_pause_ms` ago.
+    Above this number, a missing topic is not created; the client asks again."""
     auto_topics_pause_ms: int = 1_000
     """Time after a refusal before the creation of a topic is requested again.  Clients ask every 100 ms."""
     auto_topics_timeout_ms: int = 30_000

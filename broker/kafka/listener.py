@@ -29,8 +29,8 @@ from quorumlog.runtime.logging import LineBudget, get_logger
 from quorumlog.wire.rpcs import ControllerCall
 
 EVICTION_LOOKS_MAX = 64
-"""Connections of each kind that are examined to find one to close.  During a flood, the loop must not examine all of
-them."""
+"""Maximum numbers of silent and of resting connections that are examined to find one to close.  During a flood, the
+loop must not examine all of them."""
 
 logger = get_logger("kafka")
 

@@ -13,7 +13,7 @@ from metadata.image import ClusterImage, PartitionImage, TopicImage, is_internal
 from quorumlog.wire.errors import KafkaCode
 
 PARTITIONS_MAX: Final = 2_000
-"""Partitions of one response, even if the client allows more."""
+"""Maximum number of partitions in one response, even if the client allows more."""
 
 
 def describe_topic_partitions(request: Any, image: ClusterImage, listener: str) -> dict[str, Any]:

@@ -381,7 +381,7 @@ def list_transactions(asked: DecodedRequest) -> Pending:
 
 
 def find_outcome(asked: DecodedRequest) -> Pending:
-    """Answer a leader: how a transaction ended, according to each partition that this broker coordinates."""
+    """Report to a leader how a transaction ended, according to each partition that this broker coordinates."""
     request = asked.request
     partition = (request.topic, request.partition)
     wanted = FindOutcome((request.producer_id, request.producer_epoch), partition)
