@@ -76,7 +76,7 @@ class DeadLetterTopic(msgspec.Struct, frozen=True):
 
 
 class Failing(NamedTuple):
-    """Dead letters that cannot be written.  since_ms: the time of the first failure, by the wall clock."""
+    """Dead letters that cannot be written.  since_ms: the wall time at which they first counted as failing."""
 
     topic: str
     cause: str
@@ -147,7 +147,7 @@ class DeadLetters:
         self.limits: Final = limits
         self.failing: dict[ShareKey, Failing] = {}
         self.written = 0
-        """Letters that were written."""
+        """Number of letters that were written."""
         self._cluster = table.context.cluster
         self._call = call
         self._wait_applied = wait_applied

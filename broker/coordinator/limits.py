@@ -11,21 +11,21 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Every bound of the coordinators, in one place."""
 
     calls_max: int = 20_000
-    """Waiting calls in all partitions.  Further calls are refused with COORDINATOR_NOT_AVAILABLE, which clients
-    retry."""
+    """Maximum number of waiting calls in all partitions.  Further calls are refused with COORDINATOR_NOT_AVAILABLE,
+    which clients retry."""
     call_bytes_max: int = 64 << 20
-    """Bytes of the requests of waiting calls, in all partitions.  Above this limit, calls get
+    """Maximum size of the requests of waiting calls, in all partitions.  Above this limit, calls get
     COORDINATOR_NOT_AVAILABLE."""
     uncommitted_bytes_max: int = 16 << 20
-    """Bytes of one partition's records that are appended but not committed.  Above this limit, calls that may append
-    get COORDINATOR_NOT_AVAILABLE, so that the log does not grow without bound while followers are slow."""
+    """Maximum size of one partition's records that are appended but not committed.  Above this limit, calls that may
+    append get COORDINATOR_NOT_AVAILABLE, so that the log does not grow without bound while followers are slow."""
     queue_max: int = 20_000
-    """Operations of one partition that wait for their turn.  Further operations without a call are dropped with a
-    warning."""
+    """Maximum number of operations of one partition that wait for their turn.  Further operations without a call are
+    dropped with a warning."""
     append_bytes: int = 1 << 20
     """Bytes of the records in one append.  Operations that still wait follow in the next append."""
     load_bytes: int = 1 << 20
-    """Bytes of the log that one read loads.  Other tasks run between two reads."""
+    """Maximum size of the data that one read loads from the log.  A larger batch is read whole."""
     commit_timeout_ms: int = 5_000
     """How long an answer waits until the records before it are committed.  Then COORDINATOR_NOT_AVAILABLE is sent.  A
     machine whose tick cannot append for this long, because too few replicas are in sync, is dropped and loaded anew."""
@@ -37,7 +37,7 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Time before the creation of a topic is tried again after a failure.  Callers get the same refusal until then."""
 
     marker_timeout_ms: int = 5_000
-    """How long a marker waits until it is committed, before it is sent again."""
+    """Maximum time that a marker waits for its commit.  Then the marker is sent again."""
     marker_retry_min_ms: int = 20
     """Time before markers that were not written are sent again.  It doubles up to `marker_retry_max_ms`."""
     marker_retry_max_ms: int = 1_000
@@ -52,10 +52,10 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     hanging_interval_ms: int = 10_000
     """Time between two searches for transactions that may hang; see `broker.coordinator.hanging`."""
     hanging_age_ms: int = 60_000
-    """Age of an open transaction at which its leader asks about it, counted since the leader first saw it.  The leader
-    asks again after the same time."""
+    """Age of an open transaction at which its leader asks about it, counted since the leader first saw it.  If a
+    coordinator reports the transaction as open, the leader asks again after the same time."""
     hanging_checks_max: int = 50
-    """Transactions that one search checks.  The next search checks the others."""
+    """Maximum number of transactions that one search checks.  The next search checks the others."""
 
     share_state_timeout_ms: int = 5_000
     """How long a leader waits for an answer of the share coordinator.  Then the leader repeats the request, and waits
@@ -73,24 +73,26 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """How long a ShareFetch waits while all its states are being loaded, even if the client asks for a shorter wait.
     The acknowledgements of a request wait equally long for such states, and then get REPLICA_NOT_AVAILABLE."""
     share_loads_per_fetch: int = 50
-    """States that one ShareFetch loads at the same time.  The others follow."""
+    """Maximum number of states that one ShareFetch loads at the same time.  The others follow."""
     share_read_max_bytes: int = 1 << 20
-    """Bytes that one ShareFetch reads from one partition."""
+    """Maximum number of bytes that one ShareFetch reads from one partition."""
     share_time_lookups: int = 2
-    """Look-ups by timestamp that run at the same time.  They find the start of new share groups that begin at records
-    of a certain age.  Further look-ups wait."""
+    """Maximum number of look-ups by timestamp that run at the same time.  They find the start of new share groups that
+    begin at records of a certain age.  Further look-ups wait."""
     share_partitions_max: int = 10_000
-    """Partitions of one share session.  A request with more gets INVALID_REQUEST."""
+    """Maximum number of partitions of one share session.  A request that would exceed it gets INVALID_REQUEST."""
     share_partitions_per_fetch: int = 100
-    """Partitions from which one ShareFetch returns records.  The next ShareFetch begins with the other partitions."""
+    """Maximum number of partitions from which one ShareFetch returns records.  The next ShareFetch begins with the
+    other partitions."""
 
     share_letter_bytes: int = 1 << 20
     """Bytes of one read of records that get dead letters.  One batch of letters has about this size; a larger letter is
     written alone."""
     share_letter_writes: int = 16
-    """Writes of dead letters that run at the same time.  Other share partitions wait for their turn."""
+    """Maximum number of dead-letter writes that run at the same time.  Other share partitions wait for their turn."""
     share_letter_reads: int = 2
-    """Dead-letter writes that decode records at the same time.  Each may use as much memory as a decompressed batch."""
+    """Maximum number of dead-letter writes that decode records at the same time.  Each may use as much memory as a
+    decompressed batch."""
     share_letter_timeout_ms: int = 3_000
     """How long a write of dead letters waits for the replicas in sync.  Then the write is repeated."""
     share_letter_answer_ms: int = 10_000
@@ -100,13 +102,14 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Time before dead letters are tried again after a failure.  It doubles up to `share_letter_retry_max_ms`."""
     share_letter_retry_max_ms: int = 10_000
     share_reminder_interval_ms: int = 5_000
-    """Time between two searches of a share coordinator for dead letters that no leader writes.  The second search
-    after a change of the leader reminds the new leader."""
+    """Time between two searches of a share coordinator for dead letters that no leader writes.  A search reminds a
+    leader if the state has not changed since the previous search."""
     share_reminders_max: int = 100
-    """Share partitions that one search names to one leader.  The leader then loads their states.  Other share
-    partitions wait for the next search."""
+    """Maximum number of share partitions that one search names to one leader.  The leader then loads their states.
+    Other share partitions wait for the next search."""
     share_letter_creations_max: int = 100
-    """Dead-letter topics that a broker tries to create at the same time.  Letters for other missing topics wait."""
+    """Maximum number of dead-letter topics that a broker tries to create at the same time.  Letters for other missing
+    topics wait."""
 
 
 @dataclass(slots=True)

@@ -106,7 +106,8 @@ class LedShare:
         """group: the owner of the tasks.
 
         on_available: called when records may have become available, and at the end of the load.
-        on_idle: called when no session uses this share partition, everything is saved, and no dead letter is missing.
+        on_idle: called when no session uses this share partition, and either everything is saved and no dead letter is
+            missing, or the share partition has ended.
         """
         self.key = key
         self.leader = leader
@@ -221,7 +222,7 @@ class LedShare:
     ) -> Fetched | KafkaCode:
         """Acquire records that are available now for a member.  There may be none.
 
-        max_bytes: how much of the log to read; the first batch may be larger.
+        max_bytes: maximum number of bytes to read from the log; the first batch may be larger.
         max_records, is_exact: see `SharePartition.acquire`.
         is_wanted: returns whether the records are still needed.  If not, none are acquired.
         """

@@ -127,7 +127,8 @@ class ShareStates:
         One request to another broker takes at most `share_state_timeout_ms`.  All requests together take at most
         `_RETRY_MS` longer than one request.
 
-        After COORDINATOR_NOT_AVAILABLE, the outcome of a change is unknown.
+        After COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR, the outcome of a change is
+        unknown.
         """
         last = StateResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE)
         try:

@@ -1,4 +1,4 @@
-"""Answers the questions of group coordinators about topics, from the newest metadata of this broker."""
+"""Answers the questions of coordinators about topics, from the newest metadata of this broker."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _text(key: Key, value: object) -> str | None:
 
 
 def _replica(status: ReplicaStatus, leader_id: int, now_ms: int) -> QuorumReplica:
-    """Convert the status of a replica.  The leader does not fetch, so it is caught up now, as in Kafka."""
+    """Convert the status of a replica.  The leader does not fetch; as in Kafka, its times are the current time."""
     key = status.replica.key
     is_leader = key.node_id == leader_id
 

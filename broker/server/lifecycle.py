@@ -214,8 +214,8 @@ class LifecycleRunner:
         """Return whether a majority of the voters confirms the controller that answers this broker.
 
         The reply to a heartbeat does not wait for such a confirmation.  A controller in the same process, or on the
-        same machine, was suspended together with this broker.  Until it learns that it was replaced, it would report
-        that the broker is unfenced.
+        same machine, may have been suspended together with this broker.  Until that controller learns that it was
+        replaced, it would report that the broker is unfenced.
         """
         request = pb.AssignDirectoriesRequest(broker_id=self.identity.broker_id, broker_epoch=self.core.epoch)
         reply = await self._call(rpcs.ASSIGN_DIRECTORIES, request, self._timeout_ms)  # no items: no change

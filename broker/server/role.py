@@ -3,7 +3,8 @@
 `BrokerRole` connects the parts and owns their tasks; it decides nothing.  Its phases, in order:
 
 open      recover the logs, read the clean-stop mark
-start     register, remove the mark, apply the metadata, be unfenced; from then on leaders serve and followers copy
+start     register, remove the mark, apply the metadata; followers copy from then on, and leaders serve once the
+          controller has unfenced this broker
 stop      hand leaderships over (controlled shutdown), within a bound
 close     answer everything that is parked, save watermarks, close the logs, write the clean-stop mark
 """
@@ -99,7 +100,7 @@ class BrokerRole:
         clean_worker: CleanWorker | None = None,
         cleaner_limits: CleanerLimits | None = None,
     ) -> None:
-        """generation: returns the quorum's generation; called once the quorum has been joined.
+        """generation: returns the quorum's generation; not called before the quorum has been joined.
 
         clean_worker: compacts logs; without one, the event loop does it.
         """
