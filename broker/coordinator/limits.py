@@ -27,12 +27,13 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     load_bytes: int = 1 << 20
     """Maximum size of the data that one read loads from the log.  A larger batch is read whole."""
     commit_timeout_ms: int = 5_000
-    """How long an answer waits until the records before it are committed.  Then COORDINATOR_NOT_AVAILABLE is sent.  A
-    machine whose tick cannot append for this long, because too few replicas are in sync, is dropped and loaded anew."""
+    """Maximum time that an answer waits for the commit of the records before it.  Then COORDINATOR_NOT_AVAILABLE is
+    sent.  A machine whose tick cannot append for this long, because too few replicas are in sync, is dropped and loaded
+    anew."""
     retry_ms: int = 500
     """Time between two checks that enough replicas are in sync, while a tick or a load waits for them."""
     creation_timeout_ms: int = 5_000
-    """How long a call, such as FindCoordinator, waits until a missing topic is created."""
+    """Maximum time that a call, such as FindCoordinator, waits for the creation of a missing topic."""
     creation_pause_ms: int = 1_000
     """Time before the creation of a topic is tried again after a failure.  Callers get the same refusal until then."""
 
@@ -42,10 +43,10 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Time before markers that were not written are sent again.  It doubles up to `marker_retry_max_ms`."""
     marker_retry_max_ms: int = 1_000
     verification_timeout_ms: int = 3_000
-    """How long a leader waits for the coordinator before it refuses the first batch of a transaction."""
+    """Maximum time that a leader waits for the coordinator.  Then it refuses the first batch of the transaction."""
     addition_wait_ms: int = 2_000
-    """How long a leader repeats its request while the coordinator still ends the producer's previous transaction.
-    Then the producer gets NOT_ENOUGH_REPLICAS, and retries."""
+    """Maximum time that a leader repeats its request while the coordinator still ends the producer's previous
+    transaction.  Then the producer gets NOT_ENOUGH_REPLICAS, and retries."""
     addition_retry_min_ms: int = 4
     """Time before a leader asks again.  It doubles up to `addition_retry_max_ms`."""
     addition_retry_max_ms: int = 100
@@ -58,20 +59,20 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Maximum number of transactions that one search checks.  The next search checks the others."""
 
     share_state_timeout_ms: int = 5_000
-    """How long a leader waits for an answer of the share coordinator.  Then the leader repeats the request, and waits
-    for one more second.  If the request was a save, the leader then refuses the acknowledgements in it.  If the request
-    was a load, share fetches report that the state cannot be read."""
+    """Maximum time that a leader waits for an answer of the share coordinator.  Then the leader repeats the request,
+    and waits for one more second.  If the request was a save, the leader then refuses the acknowledgements in it.  If
+    the request was a load, share fetches report that the state cannot be read."""
     share_state_retry_ms: int = 50
     """Time before a request to the share coordinator is repeated, while no broker has this role."""
     share_log_end_timeout_ms: int = 1_500
-    """How long the description of a share group's offsets waits for the leaders of its partitions.  Then the lag of
-    partitions whose leaders have not answered is unknown.  This limit is shorter than the 3 s that `kctl doctor` waits
-    for the whole answer."""
+    """Maximum time that the description of a share group's offsets waits for the leaders of its partitions.  Then the
+    lag of partitions whose leaders have not answered is unknown.  This limit is shorter than the 3 s that `kctl doctor`
+    waits for the whole answer."""
     share_wait_max_ms: int = 60_000
     """The longest time that a ShareFetch waits for records, even if the client asks for more."""
     share_load_wait_ms: int = 10_000
-    """How long a ShareFetch waits while all its states are being loaded, even if the client asks for a shorter wait.
-    The acknowledgements of a request wait equally long for such states, and then get REPLICA_NOT_AVAILABLE."""
+    """Maximum time that a ShareFetch waits while all its states are being loaded, even if the client asks for a shorter
+    wait.  The acknowledgements of a request wait equally long for such states, and then get REPLICA_NOT_AVAILABLE."""
     share_loads_per_fetch: int = 50
     """Maximum number of states that one ShareFetch loads at the same time.  The others follow."""
     share_read_max_bytes: int = 1 << 20
@@ -94,10 +95,10 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Maximum number of dead-letter writes that decode records at the same time.  Each may use as much memory as a
     decompressed batch."""
     share_letter_timeout_ms: int = 3_000
-    """How long a write of dead letters waits for the replicas in sync.  Then the write is repeated."""
+    """Maximum time that a write of dead letters waits for the replicas in sync.  Then the write is repeated."""
     share_letter_answer_ms: int = 10_000
-    """How long a broker waits for the answer to a write of dead letters.  This is longer than the timeout of the write,
-    because earlier writes on the connection may delay the answer."""
+    """Maximum time that a broker waits for the answer to a write of dead letters.  This is longer than the timeout of
+    the write, because earlier writes on the connection may delay the answer."""
     share_letter_retry_min_ms: int = 100
     """Time before dead letters are tried again after a failure.  It doubles up to `share_letter_retry_max_ms`."""
     share_letter_retry_max_ms: int = 10_000

@@ -34,7 +34,10 @@ class ReplicationThrottle:
         self._throttle.spend(size, asyncio.get_running_loop().time())
 
     def portion(self, most: int) -> int:
-        """Return the number of bytes to request at a time: those that the rate permits in 0.1 s, but at most `most`."""
+        """Return the number of bytes to request at a time.
+
+        The rate permits this number in 0.1 s.  It is raised to `PORTION_MIN`, and never exceeds `most`.
+        """
         rate = self._throttle.rate
         return most if rate < 0 else min(most, max(self.PORTION_MIN, rate // 10))
 
