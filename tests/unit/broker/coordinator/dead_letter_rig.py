@@ -52,8 +52,8 @@ Headers = dict[str, bytes | None]
 class Place:
     """Share groups on broker 1, which leads partition 0 of the source; a fake share coordinator, and a fake Produce.
 
-    state: what the share coordinator has stored; None: it was deleted.  batches: those that were appended, each with
-    its partition.  codes: the answers to the next produces; then all succeed.  is_slow: produces are not answered.
+    state: the state that the share coordinator has stored; None: it was deleted.  batches: the appended batches, each
+    with its partition.  codes: the answers to the next produces; then all succeed.  is_slow: produces are not answered.
     """
 
     def __init__(self, rig: Rig, start: int = 0, limits: CoordinatorLimits = LIMITS) -> None:
@@ -173,7 +173,7 @@ class Place:
     # -- results
 
     def letters(self) -> list[int]:
-        """Return the offsets of which letters were written, in their order."""
+        """Return the offsets of the records whose letters were written, in the order of the letters."""
         return [int(headers[dead_letters.OFFSET] or b"") for _, _, headers in self.contents()]
 
     def contents(self) -> list[tuple[bytes | None, bytes | None, Headers]]:

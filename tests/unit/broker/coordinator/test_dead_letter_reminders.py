@@ -115,7 +115,7 @@ async def test_a_reminder_has_a_limit(rig: Rig, bare: Place) -> None:
 async def test_letters_that_an_earlier_leader_left_are_written_although_no_member_fetches(
     rig: Rig, bare: Place
 ) -> None:
-    """Broker 1 also coordinates the states, for real."""
+    """Broker 1 also coordinates the states, with the production code."""
     await bare.give_group(errors_deadletterqueue_topic_name=LETTERS)
     await bare.create_letters()
     await bare.write(make_batch((b"a", b"b")))
@@ -151,7 +151,7 @@ class _Coordinator:
 async def test_a_share_coordinator_reminds_itself_and_other_brokers(
     rig: Rig, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Partition 0 is led here, the other topic by broker 2, and the third topic does not exist."""
+    """Broker 1 leads partition 0, broker 2 leads the other topic, and the third topic does not exist."""
     await place.learn(lambda: rig.cluster.create("elsewhere", (2,), (2,)))
     there = rig.cluster.image.topic_ids["elsewhere"]
     keys = [place.key, ShareKey("g", there, 0), ShareKey("g", there, 1), ShareKey("g", UUID(int=9), 0)]

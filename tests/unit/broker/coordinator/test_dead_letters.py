@@ -1,4 +1,4 @@
-"""Dead letters of share groups: which are written, where, and what happens if that fails."""
+"""Dead letters of share groups: their contents, their places, and failures of their writes."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ async def test_a_jump_of_the_wall_clock_expires_nothing(rig: Rig, jump_ms: int) 
     offset = Record(write_key(OffsetKey("g", TOPIC, 0)), write_offset(OffsetValue(7, -1, "", NOW_MS)))
     value = TransactionValue(1, 0, 60_000, TransactionState.EMPTY, (), NOW_MS)
     idle = Record(write_transaction_key("x"), write_transaction(value))
-    rig.role.logs.cautious_ms(clock.wall_ms, now_ms())  # as by an upkeep of the logs
+    rig.role.logs.cautious_ms(clock.wall_ms, now_ms())  # as the upkeep of the logs does
     clock.wall_ms += jump_ms
     for machine, record in ((groups._machine(), offset), (transactions._machine(), idle)):
         machine.replay(record)

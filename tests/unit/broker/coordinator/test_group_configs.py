@@ -43,7 +43,7 @@ CLUSTER = ""
 
 
 class Place:
-    """Share groups on broker 1, which leads partition 0 of the topic.  starts: of the groups that have a state."""
+    """Share groups on broker 1, which leads partition 0 of the topic.  starts: the start of each group with a state."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -76,7 +76,7 @@ class Place:
         await self.rig.learn()
 
     async def write(self, *ages_ms: int) -> None:
-        """Append one batch for each record, whose timestamp lies this far in the past."""
+        """Append one record for each age, in a batch of its own, with a timestamp of that age."""
         for age_ms in ages_ms:
             batch = memoryview(make_batch((b"v",), timestamps=[NOW_MS - age_ms]))
             self.rig.replicas.start_produce(TOPIC, 0, batch, -1, 60_000)

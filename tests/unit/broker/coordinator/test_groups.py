@@ -1,4 +1,4 @@
-"""The coordinators of groups on a broker: their limits, deleted topics, and what a failover keeps."""
+"""The coordinators of groups on a broker: their limits, deleted topics, and the state that survives a failover."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ async def test_a_topic_with_fewer_partitions_keeps_its_offsets(bench: Bench) -> 
 
 @pytest.mark.parametrize("is_snapshot", [False, True])
 async def test_the_offsets_of_a_removed_partition_are_deleted(bench: Bench, is_snapshot: bool) -> None:
-    """They would otherwise belong to the partition that gets this number next."""
+    """Otherwise the offsets would belong to the next partition with this number."""
     await bench.commit(*ALL)
     old = bench.rig.cluster.image
     records = remove_partitions(old, "t", 1, bench.rig.cluster.new_id).records
@@ -237,7 +237,7 @@ async def test_an_offset_commit_that_is_cancelled_while_it_is_verified_leaves_no
 async def test_an_offset_commit_takes_a_log_offline_whose_producers_are_damaged(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be the first that reads them; its client finds the next coordinator."""
+    """The commit may be the first request that reads the producers; its client finds the next coordinator."""
 
     def fail(_: Any) -> Any:
         raise CorruptStoreError("a checksum does not match")
@@ -256,7 +256,7 @@ async def test_an_offset_commit_takes_a_log_offline_whose_producers_are_damaged(
 async def commits(
     bench: Bench, answers: list[asyncio.Future[KafkaCode]]
 ) -> tuple[asyncio.Task[Any], asyncio.Task[Any]]:
-    """Send an offset commit twice; both wait for the coordinator of the transaction, for an answer of their own."""
+    """Send an offset commit twice; each waits for its own answer of the coordinator of the transaction."""
 
     async def verify(*_: Any) -> KafkaCode:
         answers.append(asyncio.get_running_loop().create_future())
@@ -283,7 +283,7 @@ async def test_a_confirmed_offset_commit_confirms_its_repetition(bench: Bench) -
 
 
 async def test_a_repeated_offset_commit_outlives_the_first_one(bench: Bench) -> None:
-    """The first one ends with its connection, while the repetition on another connection waits for the coordinator."""
+    """The first commit ends with its connection, while the second one, on another connection, still waits."""
     answers: list[asyncio.Future[KafkaCode]] = []
     first, repeated = await commits(bench, answers)
     first.cancel()

@@ -61,7 +61,7 @@ class Place:
         return SimpleNamespace(coordinators=[answer])
 
     async def meanwhile(self) -> None:
-        """What happens before the answer."""
+        """Run before each answer; tests replace it."""
 
     def write(self, sequence: int = 0) -> None:
         batch = make_batch([b"v"], producer=(7, 3, sequence), attributes=TRANSACTIONAL_FLAG)
@@ -138,7 +138,7 @@ async def test_nothing_is_ended_before_all_coordinators_have_answered(place: Pla
 
 
 async def test_an_answer_does_not_count_after_another_batch(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may belong to the next transaction, of which the coordinator did not know yet."""
+    """The batch may belong to the next transaction, of which the coordinator did not know yet."""
     sequences = iter((1, 2))
 
     async def write() -> None:
@@ -234,7 +234,7 @@ async def test_offsets_that_were_committed_in_the_same_turn_are_not_dropped(coor
 async def test_the_end_of_a_transaction_voids_the_confirmation_of_its_late_offsets(
     coordinated: tuple[Place, Bench], has_raised: bool
 ) -> None:
-    """Unless the decision has raised the epoch: then offsets of the new epoch belong to the next transaction."""
+    """has_raised: the decision has raised the epoch, so offsets of the new epoch belong to the next transaction."""
     _, bench = coordinated
     producers = bench.groups.shell.producers(0)
     assert producers is not None

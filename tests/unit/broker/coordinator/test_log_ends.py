@@ -25,7 +25,8 @@ PARTITIONS = 5
 class Place:
     """Broker 1 leads partition 0 of the topic, broker 2 partitions 1 and 2, broker 3 partition 3 and broker 4 the last.
 
-    ends: of the partitions of other brokers, or the error of one.  refusing, hanging: brokers that do not answer.
+    ends: the high watermark of each partition of another broker, or an error.
+    refusing, hanging: brokers that do not answer.
     """
 
     def __init__(self, rig: Rig, limits: CoordinatorLimits) -> None:

@@ -98,7 +98,7 @@ async def test_a_partition_with_a_later_epoch_needs_no_marker(place: Place) -> N
 
 
 async def test_a_leader_has_time_to_wait_for_its_replicas(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answer names the partitions that are done, although one of them waited for as long as it may."""
+    """Its answer names the partitions that are done, even if one of them waited for the full `marker_timeout_ms`."""
     timeouts: list[float] = []
 
     async def ask(broker_id: int, api: Api, version: int, values: Any, timeout_s: float) -> Any:
@@ -210,7 +210,7 @@ async def test_a_transaction_that_ends_while_its_machine_is_loaded_anew_gets_no_
 
 
 async def test_a_marker_to_the_topic_of_transactions_is_refused() -> None:
-    """Its coordinator could not load a marker, and would stop."""
+    """The coordinator of the partition could not load a marker, and would stop."""
     nothing: Any = None
     writer = MarkerWriter(nothing, nothing, lambda: 0, 1_000)
     code = await writer.write(TRANSACTION_STATE, 0, EndTxnMarker(True, 0), (1, 0), has_raised=False)

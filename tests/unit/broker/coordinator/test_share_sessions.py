@@ -12,7 +12,7 @@ MAX = 2
 
 
 class Driver:
-    """Sessions, with those that have ended."""
+    """Sessions, and the members whose sessions have ended."""
 
     def __init__(self) -> None:
         self.ended: list[str] = []

@@ -1,4 +1,4 @@
-"""Share partitions are loaded for the sessions that use them, one independently of the others.
+"""Share partitions are loaded for the sessions that use them, each independently of the others.
 
 A share partition stays loaded while a session uses it, and no longer: others may change its state afterwards.
 """
@@ -134,7 +134,7 @@ async def test_the_forgotten_partitions_of_a_session_are_bounded_by_those_that_a
 
 @pytest.mark.parametrize("epoch", [NEW_SESSION, END_SESSION])
 async def test_a_fetch_whose_session_has_ended_acquires_nothing(bare: Place, epoch: int) -> None:
-    """Its connection may be cut, unnoticed by this broker.  The client has begun another session, or has left."""
+    """This broker may not notice that the connection is cut.  The client has begun another session, or has left."""
     old = asyncio.create_task(ask(bare, NEW_SESSION, (here(bare),), wait_ms=3_600_000))
     await bare.until(lambda: bare.shares.partitions.is_loaded(bare.key))
     await ask(bare, epoch, (here(bare),) if epoch == NEW_SESSION else ())
@@ -179,7 +179,7 @@ async def test_a_fetch_whose_session_is_replaced_while_it_reads_acquires_nothing
 async def test_a_fetch_whose_session_ends_while_it_reads_loads_nothing(
     wide: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No session would drop what it loads."""
+    """No session would drop a state that the fetch loads."""
     await wide.led()
     await wide.write(make_batch((b"a",)))
     disk = SlowDisk(monkeypatch)
@@ -240,7 +240,7 @@ async def test_an_acknowledgement_waits_for_all_its_loads_no_longer_than_a_fetch
 class Slow:
     """A share coordinator that does not answer requests about partitions from 1 on, until it is `let`.
 
-    asked: the partitions whose states were read.  code: the answer then, if it is an error.
+    asked: the partitions whose states were read.  code: the error of its later answers, or NONE.
     """
 
     def __init__(self, place: Place) -> None:
@@ -255,7 +255,7 @@ class Slow:
         self._go.set()
 
     def hold(self) -> None:
-        """Answer no request from now on, as in the beginning."""
+        """Answer no request from now on, as at the beginning."""
         self.asked.clear()
         self._go.clear()
 

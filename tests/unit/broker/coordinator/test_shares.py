@@ -33,7 +33,7 @@ BOTH = NamedPartitions(ORDERS, "orders", (0, 1))
 
 
 class Place:
-    """failing: partitions whose states cannot be initialized.  refusal: of the group's coordinator, for notes."""
+    """failing: partitions whose states cannot be initialized.  refusal: the group coordinator's answer to notes."""
 
     def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         self.machine = Coordinator(cluster=Cluster(orders=2))
@@ -160,7 +160,7 @@ async def test_the_offsets_of_a_topic_are_deleted_beside_those_of_former_topics(
 
 
 async def test_the_offsets_of_former_topics_do_not_hide_those_of_a_topic(rig: Rig, place: Place) -> None:
-    """A client knows the offsets by the name of their topic."""
+    """A client identifies the offsets by the name of their topic."""
     await rig.create((1,))
     topic = NamedPartitions(rig.hosted().topic_id, TOPIC, (0,))
     await former_topics(place, topic)

@@ -1,4 +1,4 @@
-"""Topics as coordinators see them: what regular expressions match, and what they may cost."""
+"""Topics as coordinators see them: the matches and the cost of regular expressions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_internal_topics_do_not_match(bench: Bench) -> None:
 
 
 def test_no_offset_is_committed_between_two_topics_of_one_name(bench: Bench) -> None:
-    """The next coordinator knows everything that is applied here, but perhaps not the newest metadata."""
+    """The next coordinator knows everything that this broker has applied, but perhaps not the newest metadata."""
     bench.apply(Partition(SALES, 0, (Replica(1, SALES),), (1,), 1))
     bench.cluster.applied = bench.cluster.newest
     assert bench.topics.may_commit("sales", 0)

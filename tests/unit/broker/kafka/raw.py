@@ -62,7 +62,7 @@ class RawClient:
         return self._correlation_id
 
     async def receive(self, api: int, version: int) -> tuple[int, Any]:
-        """Correlation id and response."""
+        """Return the correlation id and the response."""
         async with asyncio.timeout(10):
             size = int.from_bytes(await self.reader.readexactly(4), "big")
             frame = memoryview(await self.reader.readexactly(size))

@@ -54,7 +54,7 @@ async def test_impossible_partitions_are_refused(served: Served) -> None:
     served.replicas.create("t", 2)
     async with RawClient(served.port) as client:
         for topic, code in [
-            (new_partitions("t", 2), 37),  # the current number: the error of Kafka
+            (new_partitions("t", 2), 37),  # the current number: Kafka answers with this error
             (new_partitions("t", 1), 37),
             (new_partitions("t", 0), 37),
             (new_partitions("t", -1), 37),

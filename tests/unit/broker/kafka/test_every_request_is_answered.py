@@ -215,7 +215,7 @@ def plain_field(shape: FieldShape, at: Path) -> Any:
 
 
 def odd_values(shape: FieldShape, value: Any) -> Iterator[tuple[str, Any]]:
-    """Return other values for the field than `value`, by a name."""
+    """Yield values for the field other than `value`, each with a name."""
     if shape.nullable and shape.kafka_type != "uuid":
         yield "null", None
     if not shape.is_array:

@@ -1,4 +1,4 @@
-"""Group requests: what reaches the coordinators, and how their responses and refusals are sent, in each version."""
+"""Group requests: the calls that reach the coordinators, and the responses and refusals, in each version."""
 
 from __future__ import annotations
 

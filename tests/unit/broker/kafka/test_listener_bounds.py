@@ -1,4 +1,4 @@
-"""The listener and broken or hostile clients: garbage, incomplete frames, and more bytes than it holds."""
+"""The listener and broken or hostile clients: garbage, incomplete frames, and more bytes than it may hold."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_a_bug_in_a_handler_closes_that_connection_only(served: Served, mo
 
 
 async def test_nothing_is_sent_after_a_request_that_failed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client expects replies in the order of its requests: it would take the next reply as the missing one."""
+    """A client expects replies in the order of its requests: it would treat the next reply as the missing one."""
     replies = 0
     produce_reply = data_requests._produce_reply
 

@@ -28,7 +28,7 @@ FIRST, SECOND = UUID(int=(7 << 64) + 1), UUID(int=(7 << 64) + 2)
 
 @pytest.fixture
 def cluster() -> FakeReplicas:
-    """Brokers 1 and 2 live, 3 fenced, 4 on another listener only; topic "a" led by 1, 2, 3, no broker and 4."""
+    """Brokers 1 and 2 unfenced, 3 fenced, 4 on another listener only; topic "a" led by 1, 2, 3, no broker and 4."""
     made = FakeReplicas()
     for node_id in (1, 2, 3):
         made.register(Endpoint("default", f"host{node_id}", 9000 + node_id), node_id=node_id, fenced=node_id == 3)

@@ -13,7 +13,7 @@ Asked = dict[str, list[tuple[int, list[int] | None]]]
 
 
 async def alter(client: RawClient, asked: Asked, version: int = 1, **options: Any) -> tuple[int, dict[Any, int]]:
-    """The code of the whole, and of each partition."""
+    """Return the error code of the response, and of each partition."""
     topics = [
         {"name": name, "partitions": [{"partition_index": index, "replicas": row} for index, row in rows]}
         for name, rows in asked.items()

@@ -1,4 +1,4 @@
-"""Requests about security and quotas that have nothing to change here."""
+"""Requests about security and quotas, which a broker without both has to answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests about share groups: what reaches them."""
+"""Requests about share groups: the calls that they cause."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Shares(NoShares):
     def __init__(self) -> None:
         self.asked: list[ShareKey] = []
         self.fetched: list[ShareFetchPlan] = []
-        self.records = b""  # of each reply
+        self.records = b""  # the records in each reply
 
     async def fetch(self, plan: ShareFetchPlan) -> ShareReply:
         self.fetched.append(plan)

@@ -1,4 +1,4 @@
-"""Transaction requests: what reaches the coordinators."""
+"""Transaction requests: the calls that reach the coordinators."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Transactions(NoTransactions):
     def __init__(self, replicas: FakeReplicas) -> None:
         self.replicas = replicas
         self.asked: list[TransactionRequest] = []
-        self.held: list[asyncio.Future[Any]] | None = None  # the calls that are not answered, if it is a list
+        self.held: list[asyncio.Future[Any]] | None = None  # a list collects the calls, which then get no answer
         self.stuck = asyncio.Event()  # a marker for the topic "stuck" waits for it
         self.marked: list[tuple[str, int]] = []
         self.committed: Any = KafkaCode.NOT_COORDINATOR  # the answer to a commit of offsets

@@ -67,7 +67,7 @@ class Rig:
         async def nobody(*_: object) -> Any:
             raise AssertionError("the controller is not asked")
 
-        replay = cast(Replay, self.cluster)  # of a replay, the role reads only the image before it is started
+        replay = cast(Replay, self.cluster)  # before its start, the role reads only the image of the replay
         self.role = BrokerRole(RoleConfig(1), Sources.real(), self._disks, replay, nobody)
         self.role.follower._on_applied = lambda _: None  # no heartbeats are sent
 
@@ -108,7 +108,7 @@ class Rig:
     # -- metadata
 
     async def register(self, number: int = 0, **changes: Any) -> None:
-        """Start incarnation `number`, unfenced, and with all metadata up to there applied."""
+        """Register incarnation `number`, have it unfenced, and apply the metadata up to there."""
         assert self.cluster.register(1, number, directory_ids=self.directories, **changes).outcome.ok
         assert not self.cluster.beat(1).fenced
         self.role.follower.activate(self.cluster.epoch(1))

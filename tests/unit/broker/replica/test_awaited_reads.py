@@ -83,7 +83,7 @@ async def test_a_replica_that_goes_offline_during_a_read_answers_without_records
 
 
 async def test_a_fetch_that_arrives_during_a_read_replaces_the_earlier_one(rig: Rig, reads: SlowReads) -> None:
-    """The older one sends no records, because the newer one may have removed that partition from the session."""
+    """The older fetch sends no records, because the newer one may have removed that partition from the session."""
     reads.go_on.set()
     session_id = (await rig.replicas.fetch(plan(rig, 0, 1))).session_id
     reads.go_on.clear()
@@ -102,7 +102,7 @@ async def test_a_fetch_that_arrives_during_a_read_replaces_the_earlier_one(rig: 
 async def test_a_time_is_not_answered_by_a_leader_that_resigned_during_the_look_up(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, timestamp: int, look_up: str
 ) -> None:
-    """It may have truncated the record that was found."""
+    """The broker may have truncated the record that was found."""
     await rig.create((1, 2))
     await rig.write(b"a")
     await rig.fetch(2, 1, 0)

@@ -22,7 +22,7 @@ SIZE_MAX = 1 << 20
 
 
 class Known(NamedTuple):
-    """What a consumer knows of a partition without records."""
+    """A consumer's knowledge of a partition, without the records."""
 
     error_code: int
     high_watermark: int
@@ -36,7 +36,7 @@ def known(result: FetchResult) -> Known:
 class SessionConsumer:
     """A consumer that keeps a session as clients do; `positions` are the offsets that it wants next.
 
-    records: those of the last reply.  state: the newest known state of each partition of the session.
+    records: the records of the last reply.  state: the newest known state of each partition of the session.
     """
 
     def __init__(self, rig: Rig, *, by_id: bool) -> None:
@@ -91,7 +91,7 @@ class SessionConsumer:
 
 
 async def check(rig: Rig, consumer: SessionConsumer) -> None:
-    """A fetch in the session leaves the consumer with what a full fetch from the same positions says."""
+    """Fetch in the session; the consumer then knows the same as after a full fetch from the same positions."""
     await consumer.fetch()
     full = await rig.replicas.fetch(consumer.plan(consumer.positions, [], (0, -1)))
     assert consumer.state == {each.index: known(each) for each in full.results}
@@ -161,7 +161,7 @@ async def test_a_session_sees_exactly_what_full_fetches_see(rig: Rig, seed: int)
 
 
 async def opened(rig: Rig, count: int = COUNT) -> SessionConsumer:
-    """A consumer at the end of all partitions, of which each has one record."""
+    """A consumer at the end of all partitions, each of which has one record."""
     await rig.create(*[(1,)] * count)
     consumer = SessionConsumer(rig, by_id=True)
     for index in range(count):
@@ -289,7 +289,7 @@ async def test_a_consumer_cannot_continue_a_followers_session(rig: Rig) -> None:
 
 @pytest.mark.parametrize("by_id", [False, True])
 async def test_a_session_that_ends_while_its_fetch_waits_leaves_nothing_behind(rig: Rig, by_id: bool) -> None:
-    """Its fetch waits for more bytes, and looks at the partitions again when the session ends."""
+    """The fetch waits for more bytes, and looks at the partitions again when the session ends."""
     await rig.create((1,))
     await write(rig, 0, b"a")
     consumer = SessionConsumer(rig, by_id=by_id)
@@ -307,7 +307,7 @@ async def test_a_session_that_ends_while_its_fetch_waits_leaves_nothing_behind(r
 
 
 async def test_a_fetch_whose_session_has_just_ended_does_not_miss_records(rig: Rig) -> None:
-    """They may be committed before the fetch continues."""
+    """Records may be committed before the fetch continues."""
     rig.cluster.create(TOPIC, (1,), configs=(("write.caching", "true"),))
     await rig.learn()
     consumer = SessionConsumer(rig, by_id=True)

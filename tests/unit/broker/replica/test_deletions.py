@@ -240,7 +240,7 @@ async def test_a_parked_fetch_of_a_follower_is_answered_with_the_new_start(rig: 
 
 
 async def following(rig: Rig) -> None:
-    """Broker 1 follows broker 2, and has two records below a watermark of 1."""
+    """Broker 1 follows broker 2, and has two records and a watermark of 1."""
     await rig.create((2, 1))
     records = make_batch((b"a",), base_offset=0) + make_batch((b"b",), base_offset=1)
     await rig.reply(2, records, high_watermark=1)
@@ -292,7 +292,7 @@ async def test_special_offsets_are_answered_without_remote_storage(rig: Rig) -> 
 async def test_a_deletion_makes_a_start_durable_that_retention_has_just_moved(rig: Rig) -> None:
     await rig.create((1,))
     await rig.write(b"a", b"b", b"c")
-    rig.log.advance_start_offset(2)  # retention has not written it yet, and reports nothing when it has
+    rig.log.advance_start_offset(2)  # as retention does; it has not written the start, and never reports it
     answer = delete(rig, 1)
     assert not answer.done()
     await rig.role.log_starts.write()

@@ -41,7 +41,7 @@ async def test_a_follower_fetches_only_from_its_durable_end(rig: Rig) -> None:
 
 
 async def test_a_truncation_lowers_the_watermark(rig: Rig) -> None:
-    """Otherwise it would be above the end, and cover the records that are appended there later."""
+    """Otherwise the watermark would be above the end of the log, and cover records that are appended later."""
     await rig.create((2, 1, 3))
     for offset, value in enumerate((b"a", b"b", b"c")):
         await rig.reply(2, make_batch((value,), base_offset=offset, leader_epoch=0), high_watermark=3)
@@ -76,7 +76,7 @@ async def test_batches_that_do_not_continue_the_log_are_skipped(rig: Rig) -> Non
 
 
 async def test_a_refused_replica_reports_its_position_again(rig: Rig) -> None:
-    """The leader did not know of its election yet.  Without the position, it would drop this replica from the ISR."""
+    """The leader had not applied its election yet.  Without the position, it would remove this replica from the ISR."""
     await rig.create((2, 1))
     await rig.reply(2, error_code=int(KafkaCode.NOT_LEADER_OR_FOLLOWER))
     position = rig.target(2)
@@ -114,7 +114,7 @@ async def test_a_reply_to_a_replica_that_has_become_leader_changes_nothing(rig: 
 
 
 async def test_a_truncation_across_segments_is_prepared(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a power failure during it could take the replica offline."""
+    """Otherwise a power failure during the truncation could take the replica offline."""
     prepared: list[tuple[int, int]] = []
     prepare = rig.role.logs.prepare_truncation
 
@@ -189,7 +189,7 @@ async def test_a_follower_fetches_again_once_its_truncation_is_durable(
 
 
 async def test_a_leader_appends_once_its_truncation_is_durable(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was elected in between."""
+    """The broker is elected before the truncation is durable."""
     may_flush = await diverging(rig, monkeypatch)
     await rig.change(leader=1, isr=(1,))
     produced = rig.produce(b"new")
@@ -227,7 +227,7 @@ async def test_repeated_refusals_of_batches_wait_longer(rig: Rig) -> None:
 async def test_a_replica_that_gets_another_leader_while_its_log_is_truncated_leaves_its_fetcher(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, reply: dict[str, Any]
 ) -> None:
-    """Otherwise the fetcher still asks the former leader for it, and fails when the throttle releases it."""
+    """Otherwise the fetcher of the former leader keeps the replica, and fails when the throttle releases it."""
     await rig.create((2, 1, 3))
     for offset, value in enumerate((b"a", b"b", b"c")):
         await rig.reply(2, make_batch((value,), base_offset=offset, leader_epoch=0))
@@ -329,7 +329,7 @@ async def test_only_the_first_truncation_in_a_directory_that_hangs_delays_a_roun
 async def test_a_replica_that_starts_over_while_its_leader_changes_reports_its_position(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, has_records: bool
 ) -> None:
-    """The new leader is asked from the old position.  If the log starts over after that, all replies are dropped."""
+    """A fetch to the new leader names the old position.  If the log starts over after that, all replies are dropped."""
     await rig.create((2, 1, 3))
     if has_records:
         await rig.reply(2, make_batch((b"a",), leader_epoch=0))
@@ -349,7 +349,7 @@ async def test_a_replica_that_starts_over_while_its_leader_changes_reports_its_p
 
 
 async def test_a_truncation_for_a_former_leader_lowers_no_watermark(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the watermark of the log stays below that of the replica until the next write."""
+    """Otherwise the watermark of the log stays below the watermark of the replica until the next write."""
     await rig.create((2, 1, 3))
     for offset, value in enumerate((b"a", b"b", b"c")):
         await rig.reply(2, make_batch((value,), base_offset=offset, leader_epoch=0), high_watermark=3)
@@ -484,7 +484,7 @@ async def test_a_reply_that_fails_after_the_fetcher_was_cancelled_is_not_reporte
     running = asyncio.create_task(fetcher.run())
     _, answer = await line.asked.get()
     answer.set_result(nothing_new(7))
-    _, parked = await line.asked.get()  # in the wait for this one, it waits for news as well
+    _, parked = await line.asked.get()  # while the fetcher waits for this reply, it also waits for news
     running.cancel()
     await asyncio.wait({running})
     if is_cancelled:

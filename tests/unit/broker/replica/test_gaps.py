@@ -1,4 +1,4 @@
-"""A batch behind one that this leader refused for the moment is refused with the same error, not as a loss."""
+"""A leader that has refused a batch temporarily refuses the later batches with the same error, not as a loss."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refuse(rig: Rig, sequence: int) -> None:
 async def succeed_in_order(rig: Rig, refused: int, offset: int) -> None:
     """Send the batch behind the refused one, and see it refused; then send all batches again.
 
-    offset: that of the producer's first batch.
+    offset: the offset of the producer's first batch.
     """
     behind = send(rig, refused + 1).result()
     assert (behind.error_code, behind.error_message) == (
@@ -56,7 +56,7 @@ async def succeed_in_order(rig: Rig, refused: int, offset: int) -> None:
 
 
 async def test_a_leader_that_was_stalled_makes_no_client_believe_that_records_are_lost(rig: Rig) -> None:
-    """librdkafka would begin a new epoch, and send batch 0 again under it, which is in the log."""
+    """librdkafka would begin a new epoch, and send batch 0 again, although it is in the log."""
     await rig.create((1, 2))
     in_doubt = send(rig, 0, timeout_ms=0)
     assert (await in_doubt).error_code == KafkaCode.REQUEST_TIMED_OUT

@@ -29,7 +29,7 @@ def test_only_a_definite_refusal_voids_a_proposal(word: str, answer: Answer) -> 
 
 
 async def test_a_proposal_without_an_answer_is_decided_after_a_stall(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until then the watermark waits for the follower that was proposed, even if that has ended."""
+    """Until the decision, the watermark waits for the proposed follower, even if that follower has stopped."""
     await rig.create((1, 2))
     await rig.change(isr=(1,))
     await rig.write(b"x")
@@ -42,7 +42,7 @@ async def test_a_proposal_without_an_answer_is_decided_after_a_stall(rig: Rig, m
         stalled.setattr(rig.context, "is_awake", lambda: False)
         assert keeper._propose() == []
     leader = rig.leader
-    leader.followers[2].caught_up_ms -= 60_000  # it has ended long ago
+    leader.followers[2].caught_up_ms -= 60_000  # it stopped long ago
     await rig.write(b"y")
     assert leader.high_watermark == 1
     await keeper._look_at_all()

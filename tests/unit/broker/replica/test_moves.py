@@ -121,7 +121,7 @@ async def assigned(rig: Rig, directory_id: UUID) -> None:
 
 
 async def test_a_replica_that_moves_back_reports_its_directory_again(rig: Rig) -> None:
-    """The report about the first move may still be on its way when the replica is back."""
+    """The report about the first move may still be on its way when the replica is in its old directory again."""
     await rig.create((1,))
     here, there = rig.log.directory_id, other(rig)
     await assigned(rig, here)
@@ -254,7 +254,7 @@ async def test_a_moved_replica_does_not_begin_anew_if_its_new_directory_was_remo
 
 
 async def test_a_replica_whose_directory_was_removed_is_added_again(tmp_path: Path) -> None:
-    """It is taken off the broker and assigned again before the broker applies either."""
+    """The replica is removed from the broker and assigned again, before the broker applies either change."""
     before, target = await moved_without_a_report(tmp_path)
 
     def start_fetchers(rig: Rig) -> None:
@@ -273,7 +273,7 @@ async def test_a_replica_whose_directory_was_removed_is_added_again(tmp_path: Pa
 
 @pytest.mark.parametrize("is_reported", [True, False])
 async def test_a_replica_that_moved_twice_is_in_the_second_directory(tmp_path: Path, is_reported: bool) -> None:
-    """The first one was removed afterwards, and the second one is offline.  A stray names the first one."""
+    """is_reported: the first directory is removed, and the second one is offline; else the second one is removed."""
     async with running(tmp_path, directories=3) as before:
         await before.register()
         await before.create((1,))

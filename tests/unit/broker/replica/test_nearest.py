@@ -131,7 +131,7 @@ async def test_only_consumers_with_a_rack_are_served_by_a_follower(near: Rig) ->
 
 
 async def test_a_follower_serves_once_its_leader_agrees_to_its_log(near: Rig) -> None:
-    """An unclean election may have discarded what this log holds, watermark or not."""
+    """An unclean election may have discarded records of this log, even records below its watermark."""
     await following(near)
     await near.change(leader=3, isr=(1, 2))  # another leader epoch
     assert (await consume(near, 1)).error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER

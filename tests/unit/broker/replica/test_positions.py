@@ -36,7 +36,7 @@ async def test_a_position_of_the_leaders_history_is_an_acknowledgement(leading: 
     [(5, 0), (4, 1), (3, 1), (7, 2), (6, -1), (3, -1), (0, 0), (5, 3)],
 )
 async def test_a_position_of_another_history_acknowledges_nothing(leading: Rig, offset: int, last_epoch: int) -> None:
-    """Most of them are within the bounds of the leader's log."""
+    """Most of these positions are within the bounds of the leader's log."""
     if (offset, last_epoch) == (0, 0):
         leading.log.advance_start_offset(3)  # records below the leader's start also cannot be compared
     result = await leading.fetch(2, offset, last_epoch)
@@ -89,7 +89,7 @@ async def test_a_replica_starts_over_at_the_batch_that_holds_the_leaders_start(w
 
 
 async def test_a_replica_whose_leader_knows_no_epoch_before_its_first_batch_starts_over(within: Rig) -> None:
-    """The first batch begins an epoch, and its leader has deleted all records before."""
+    """The first batch begins an epoch, and the leader has deleted all earlier records."""
     within.log.epochs._epochs, within.log.epochs._starts = [2], [6]
     result = await within.fetch(3, 0, -1)
     assert (result.error_code, result.log_start_offset) == (KafkaCode.OFFSET_OUT_OF_RANGE, 6)

@@ -1,4 +1,4 @@
-"""Produces wait for the check of their records in order of arrival, separately for each partition."""
+"""Produces wait for the check of their records in order of arrival, for each producer of a partition."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ async def test_a_produce_is_not_acknowledged_by_a_later_leadership_of_another_hi
 
 
 async def test_a_leader_of_a_later_epoch_answers_the_produces_of_the_earlier_one(rig: Rig) -> None:
-    """It has led without interruption, so nothing was truncated."""
+    """The broker has led without interruption, so nothing was truncated."""
     await rig.create((1, 2, 3))
     parked = rig.produce(b"a")
     await rig.change(leader=1, isr=(1, 2))
@@ -94,7 +94,7 @@ async def test_a_leader_of_a_later_epoch_answers_the_produces_of_the_earlier_one
 
 
 async def test_a_leadership_older_than_the_registration_is_ignored(tmp_path: Path) -> None:
-    """It was meant for the incarnation before, which may have had records that this one has lost."""
+    """It was meant for the previous incarnation, which may have had records that this incarnation has lost."""
     async with running(tmp_path) as rig:
         rig.cluster.start(1, directory_ids=rig.directories)
         rig.cluster.create(TOPIC, (1, 2))
@@ -162,7 +162,7 @@ async def test_a_replica_on_a_failed_directory_is_not_recreated_elsewhere(two_di
 async def test_an_isr_member_without_a_directory_is_not_recreated_while_one_failed(
     two_disks: Rig,
 ) -> None:
-    """It may be on the failed one.  The broker reports that it is, and the controller removes it from the ISR."""
+    """It may be in the failed directory.  The broker reports that, and the controller removes it from the ISR."""
     rig = two_disks
     rig.cluster.create(TOPIC, (2, 1), (2, 3))
     rig.role.follower.activate(rig.cluster.epoch(1))
@@ -184,7 +184,7 @@ async def test_a_new_replica_is_created_in_a_working_directory(two_disks: Rig) -
 async def test_a_replica_whose_directory_fails_before_the_metadata_is_known_is_offline(
     tmp_path: Path, is_known: bool
 ) -> None:
-    """Such as in the first flush after a recovery.  is_known: the controller knows that the replica is there."""
+    """For example, the first flush after a recovery fails.  is_known: the controller knows the replica's directory."""
     folders = [tmp_path / "disk0", tmp_path / "disk1"]
     async with running(tmp_path, directories=2) as before:
         await before.register()
@@ -256,7 +256,7 @@ async def test_a_hanging_directory_delays_only_replicas_whose_folders_it_holds(
 async def test_a_stop_sets_the_folders_of_removed_replicas_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the next start, after a clean stop, would trust what the facts say about their logs."""
+    """Otherwise the next start, after a clean stop, would trust the facts about their logs."""
     async with running(tmp_path) as rig:
         await rig.register()
         await rig.create((2, 1))

@@ -29,7 +29,7 @@ async def test_a_consumer_reads_up_to_the_watermark_and_a_follower_to_the_end(ri
 
 
 async def test_each_parked_produce_is_answered_by_its_own_condition(rig: Rig) -> None:
-    """acks=1 by this disk, regardless of earlier writes; acks=all by every disk of the ISR."""
+    """With acks=1, this disk decides, regardless of earlier writes; with acks=all, every disk of the ISR."""
     await rig.create((1, 2))
     everyone, one = rig.produce(b"a", acks=-1), rig.produce(b"b", acks=1)
     assert not one.done()
@@ -60,7 +60,7 @@ async def test_each_parked_produce_is_counted_until_it_is_answered(
 
 
 async def _park_five(rig: Rig) -> list[asyncio.Future[ProduceResult]]:
-    """Cancel one of five writes, and wait until another has timed out; return those that are left."""
+    """Cancel one of five writes, and wait until another has timed out; return the other three."""
     cancelled, late, *waiting = (
         rig.produce(value, acks=acks, timeout_ms=timeout_ms)
         for value, acks, timeout_ms in (
@@ -92,7 +92,7 @@ async def test_a_new_leader_keeps_its_watermark_as_a_follower(rig: Rig) -> None:
 
 
 async def test_the_latest_offset_is_not_reported_before_it_is_known(rig: Rig) -> None:
-    """An older leader may have shown more than this one's watermark."""
+    """An earlier leader may have reported an offset above the watermark of this leader."""
     await rig.create((2, 1))
     await rig.reply(2, make_batch((b"a", b"b"), leader_epoch=0), high_watermark=1)
     await rig.change(leader=1)
@@ -103,7 +103,7 @@ async def test_the_latest_offset_is_not_reported_before_it_is_known(rig: Rig) ->
 
 
 async def test_a_leader_epoch_begins_before_its_first_record(rig: Rig) -> None:
-    """A question for the end of the previous epoch must not be answered with an end that grows."""
+    """A request for the end of the previous epoch must not get an end that still grows."""
     await rig.create((1, 2))
     await rig.write(b"a")
     await rig.change(leader=2)

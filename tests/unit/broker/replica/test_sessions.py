@@ -15,7 +15,7 @@ from tests.unit.metadata.fake_node import settle
 
 
 def plan(rig: Rig, offset: int, last_epoch: int, session: tuple[int, int] = (0, FULL_FETCH_NEW_SESSION)) -> FetchPlan:
-    """Broker 2's fetch: a full one names partition 0 and does not wait, a later one names nothing and does."""
+    """Broker 2's fetch.  A full fetch names partition 0 and does not wait; a later fetch names nothing and waits."""
     partition = FetchPartition(rig.hosted().topic_id, None, 0, offset, 1 << 20, 0, last_epoch)
     is_full = session[1] == FULL_FETCH_NEW_SESSION
     return FetchPlan(
@@ -67,7 +67,7 @@ async def test_the_next_fetch_of_a_session_replaces_the_parked_one(rig: Rig) -> 
 
 @pytest.mark.parametrize("what", ["fenced", "unregistered"])
 async def test_the_sessions_of_a_fenced_broker_end(rig: Rig, what: str) -> None:
-    """A fetch in its session no longer counts as contact, because it could keep the broker in an ISR."""
+    """A later fetch in the session must not count as contact, because it could keep the broker in an ISR."""
     session_id, waiting = await parked(rig)
     follower = rig.leader.followers[2]
     assert follower.contact is not None
@@ -91,10 +91,10 @@ def following(rig: Rig, offset: int, session: tuple[int, int], *, names: bool = 
 
 
 async def test_a_follower_whose_log_diverged_learns_watermark_and_log_start(rig: Rig) -> None:
-    """It takes neither from a reply that only requests a truncation.
+    """The follower takes neither from a reply that only requests a truncation.
 
-    Without the log start it could not join the ISR after a deletion, until somebody writes; and with too few replicas
-    in sync nobody can.
+    Without the log start it could not join the ISR after a deletion, until a client writes.  No client can write while
+    too few replicas are in sync.
     """
     await rig.create((1, 2))
     await rig.write(b"a")
@@ -112,7 +112,7 @@ async def test_a_follower_whose_log_diverged_learns_watermark_and_log_start(rig:
 
 
 async def test_a_position_that_is_named_again_is_answered_at_the_end_of_the_wait(rig: Rig) -> None:
-    """The follower may have dropped the last reply.  But it must not ask without a pause."""
+    """The follower may have dropped the last reply.  But it must not fetch again without a pause."""
     await rig.create((1, 2))
     await rig.write(b"a")
     await rig.replicas.fetch(plan(rig, 1, 0))

@@ -29,7 +29,7 @@ async def with_strays(rig: Rig) -> list[LogKey]:
 async def test_a_directory_that_fails_does_not_keep_the_strays_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
-    """Otherwise the others would keep the data of deleted topics until the broker is started again."""
+    """Otherwise the other directories would keep the data of deleted topics until the broker is started again."""
     async with running(tmp_path, directories=2) as rig:
         await with_strays(rig)
         strays, failing = rig.role.strays, rig._disks[0]

@@ -104,7 +104,7 @@ async def test_producers_that_cannot_be_read_take_the_replica_offline(
 async def test_a_replica_whose_producers_cannot_be_described_goes_offline(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """The first one who reads them may be a request that only describes them."""
+    """The first request that reads the producers may be a request that only describes them."""
 
     def fail(_: Any) -> Any:
         raise error
@@ -135,7 +135,7 @@ async def test_the_next_transaction_waits_for_the_marker_of_the_one_before(rig: 
 async def test_a_batch_that_was_confirmed_before_its_transaction_ended_is_asked_about_again(
     rig: Rig, coordinator: Coordinator, has_raised: bool
 ) -> None:
-    """Seed 720100648: it had been refused for the moment, and arrived again after the abort of its transaction.
+    """Seed 720100648: the batch had been refused temporarily, and arrived again after the abort of its transaction.
 
     The log has no batch of its epoch, so the marker looks like one whose decision has raised the epoch.
     """
@@ -172,7 +172,7 @@ async def produce_and_flush(rig: Rig, producer_id: int) -> None:
 
 
 async def test_a_partition_without_room_reports_its_last_stable_offset(rig: Rig, coordinator: Coordinator) -> None:
-    """In a fetch whose first partition takes all the room."""
+    """The records of the first partition take all the room of the reply."""
     for _ in range(3):
         await rig.write(b"plain")
     coordinator.answer(7)

@@ -77,7 +77,7 @@ def test_all_moved_watermarks_are_written_in_limited_transactions() -> None:
 
 
 def test_the_watermark_of_a_deleted_replica_is_forgotten() -> None:
-    """Otherwise it would apply to a new replica of the same name."""
+    """Otherwise the watermark would apply to a new replica of the same name."""
 
     async def test() -> None:
         rig = Rig(2)

@@ -48,7 +48,7 @@ async def stopped_cleanly(epoch: int, *folders: Path) -> None:
 
 
 async def test_a_crash_before_the_registration_is_no_unclean_stop(tmp_path: Path) -> None:
-    """Nothing was written, so all records of the earlier registration are still there."""
+    """Nothing was written, so all records of the earlier registration still exist."""
     folders = tmp_path / "a", tmp_path / "b"
     await stopped_cleanly(5, *folders)
     for _ in range(2):
@@ -178,7 +178,7 @@ async def test_a_start_continues_without_a_directory_that_cannot_store_its_numbe
 async def test_a_directory_that_cannot_store_a_mark_is_offline_for_its_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as one whose file system is full.  Otherwise new replicas would be created there."""
+    """For example, its file system is full.  Otherwise new replicas would be created in it."""
     folders = tmp_path / "a", tmp_path / "b"
     await stopped_cleanly(5, *folders)
     async with started(*folders) as role:

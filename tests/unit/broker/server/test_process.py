@@ -39,7 +39,7 @@ class Starting(BrokerProcess):
 
 
 def test_a_start_waits_for_a_broker_that_does_not_serve_any_more() -> None:
-    """Its control plane is ready, so that this wait alone would never let anything else run."""
+    """The control plane is ready, so waiting for it alone would never let other tasks run."""
 
     async def test() -> None:
         broker = Starting()
