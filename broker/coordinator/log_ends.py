@@ -38,7 +38,7 @@ class LogEnds:
     async def of(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
         """Return the high watermarks of partitions, within `share_log_end_timeout_ms`.
 
-        A partition is missing from the result if it does not exist, or if its leader did not answer in time.
+        A partition is missing from the result if it does not exist, or if no leader reports its high watermark in time.
         """
         found: dict[PartitionKey, int] = {}
         elsewhere: dict[int, dict[PartitionKey, str]] = {}

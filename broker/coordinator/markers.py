@@ -43,7 +43,7 @@ _ANSWER_MS: Final = 1_000
 because it names the partitions that have their markers."""
 _SETTLED: Final = frozenset({KafkaCode.NONE, KafkaCode.INVALID_PRODUCER_EPOCH})
 """Results after which a partition needs no further marker.  After INVALID_PRODUCER_EPOCH, the partition already has a
-later epoch of the producer."""
+later epoch of the producer than the epoch of the transaction."""
 
 logger = get_logger("coordinator")
 

@@ -58,7 +58,7 @@ _STORED: Final = frozenset(int(each) for each in Delivery if each is not Deliver
 _RETRY_MS: Final = 1_000
 """Extra time for a second request, on another connection, after a broker has not answered the first one."""
 _PARALLEL: Final = 50
-"""Requests of one `ask_all` that are in flight at a time.  The others wait."""
+"""Maximum number of requests of one `ask_all` that are in flight at a time.  The others wait."""
 
 
 class ShareStates:

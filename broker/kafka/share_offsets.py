@@ -17,7 +17,7 @@ from quorumlog.wire.errors import KafkaCode
 _FIRST_WITH_LAG: Final = 1
 _UNKNOWN_LAG: Final = -1
 _GroupStates = tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]], list[Values]]
-"""The states of a group, and the answers about its topics that do not exist."""
+"""The states of a group, and the answers about requested topics that do not exist."""
 _REPEATED: Final[_GroupStates] = (
     ListShareStatesResponse(KafkaCode.INVALID_REQUEST, "The request names the group repeatedly."),
     [],
@@ -58,7 +58,7 @@ async def describe_offsets(asked: DecodedRequest) -> Reply:
 
 
 async def _group_states(asked: DecodedRequest, group: Any) -> _GroupStates:
-    """Return the states of a group, and the answers about its topics that do not exist."""
+    """Return the states of a group, and the answers about requested topics that do not exist."""
     unknown: list[Values] = []
     wanted: list[NamedPartitions] | None = None
     if group.topics is not None:

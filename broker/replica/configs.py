@@ -17,7 +17,7 @@ from quorumlog.wire.record_batch import Codec
 
 
 class TopicConfigs:
-    """The settings in use, made once for each topic.
+    """The settings of topics, which are kept until they change.
 
     lag_max_ms, lag_max_bytes: a follower that lags by more leaves the ISR; -1 bytes: no limit.
     """

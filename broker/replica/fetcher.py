@@ -69,8 +69,8 @@ Resolve = Callable[[int], "tuple[str, int] | None"]
 """Broker id → host and port of its inter-broker listener; None while it is not registered."""
 
 FLUSH_WAIT_S = 1.0
-"""Time that a round waits for its flush, or for a truncation.  It is short, because a directory that hangs must not
-delay replicas in other directories."""
+"""Maximum time that a round waits for its flush, or for a truncation.  It is short, because a directory that hangs must
+not delay replicas in other directories."""
 
 _PASSING = frozenset(
     {
@@ -85,7 +85,7 @@ _PASSING = frozenset(
 
 @dataclass(slots=True)
 class _Round:
-    """A request under way; `line` is its connection."""
+    """A request under way.  line: the number of its connection, 0 or 1."""
 
     request: SessionRequest
     reply: asyncio.Task[memoryview]
@@ -156,7 +156,7 @@ class Fetcher:
         self._news.set()
 
     def reconsider(self, key: PartitionKey) -> None:
-        """Check a replica that the throttle holds again, because it may no longer be joining."""
+        """Fetch a replica that the throttle held, unless it must still wait: it may no longer be joining."""
         if key in self._held:
             self._want(key, self._replicas[key])
 

@@ -29,7 +29,8 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     record_check_threads: int = 2
     """Maximum number of produces that are checked in threads at the same time.  The others wait."""
     record_check_wait_ms: int = 30_000
-    """The longest time that a produce waits for the check of its records; then it is refused with REQUEST_TIMED_OUT."""
+    """The longest time that a produce waits for the check of its records, for a coordinator, or for earlier produces.
+    Then it is refused with REQUEST_TIMED_OUT."""
     recompressed_waiting_bytes: int = 64 << 20
     """Maximum size of the recompressed batches that wait for earlier produces of their producers, or for coordinators
     of transactions.  A produce that exceeds this limit is refused with REQUEST_TIMED_OUT when its turn comes, and its
@@ -59,7 +60,7 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     """Time beyond the long poll that a fetcher waits for a reply before it drops the connection."""
     fetcher_backoff_min_ms: int = 50
     fetcher_backoff_max_ms: int = 1_000
-    """The back-off of a fetcher after a failed request, and of a partition that the leader refused."""
+    """The bounds of the back-off of a fetcher after a failed request, and of a partition after a refusal."""
     isr_check_divisor: int = 2
     """Number of times that the ISR is checked in each replica.lag.time.max.ms."""
     checkpoint_interval_ms: int = 5_000

@@ -1,4 +1,4 @@
-"""The progress of this broker through the metadata log, and when it received and applied each batch."""
+"""The progress of this broker through the metadata log, and the times of receiving and applying each batch."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ than `record_check_wait_ms` is refused and not appended, and its client tries ag
 together with its check.  Only a check that is already running keeps the batches of an answered produce.
 
 The threads do not belong to the loop's default executor.  That executor also deletes folders, so a disk that hangs may
-block all its threads.  It must not delay produces to other directories.
+block all its threads.  Such a disk must not delay produces to other directories.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ delay the other producers of the partition."""
 class Produce:
     """One produce to one partition, not appended yet.
 
-    batches: the batches, checked so far, or the refusal.
+    batches: the batches, as far as they are checked now, or the refusal.
     first_batch: the header of the first batch; None if the headers were refused.
     verification: see `ProducerState.check`.
     verifying: the request to the coordinator about the transaction, while it is under way; see `ProduceService`.
@@ -106,7 +106,7 @@ class RecordChecks:
         """Size, as received, of all batches that were recompressed so far."""
 
     def admit(self, produce: Produce, config: LogConfig) -> bool:
-        """Return True if `produce` may be appended now.  Otherwise it waits, and `append` is called with it later."""
+        """Return whether `produce` may be appended now.  If not, it waits, and `append` is called in its turn."""
         check = self._needed(produce, config)
         queue = self._queues.get(produce.lane)
         if check is None:

@@ -20,10 +20,11 @@ from quorumlog.runtime.turns import Turn
 from quorumlog.wire.v1 import node_pb2 as pb
 
 UNCLEANABLE_SHOWN_MAX = 20
-"""A DescribeNode names at most this number of logs that cannot be compacted; `uncleanable_count` counts all of them."""
+"""The reply to DescribeNode names at most this number of logs that cannot be compacted; `uncleanable_count` counts all
+of them."""
 FAILING_LETTERS_SHOWN_MAX = 20
-"""A DescribeNode names at most this number of share partitions whose dead letters cannot be written; `failing_count`
-counts all of them."""
+"""The reply to DescribeNode names at most this number of share partitions whose dead letters cannot be written;
+`failing_count` counts all of them."""
 
 
 class NodeView:

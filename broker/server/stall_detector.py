@@ -8,9 +8,9 @@ followers fetch from the new leader.  But it could acknowledge a write with acks
 truncates its log to match the new leader's.  It could also report an outdated log end.
 
 So the process notes the time at regular intervals.  The timer or the first request, whichever comes first, finds that
-the last note is too old.  From then on the broker serves no client as leader.  This ends when a controller that a
-majority of the voters has confirmed since then reports that the broker is unfenced.  If no controller can be reached,
-the stall ends after the timeout of one heartbeat, because brokers also serve without a quorum.
+the last note is too old.  From then on the broker serves no client as leader or follower.  This ends when a controller
+that a majority of the voters has confirmed since then reports that the broker is unfenced.  If no controller can be
+reached, the stall ends after the timeout of one heartbeat, because brokers also serve without a quorum.
 """
 
 from __future__ import annotations
