@@ -28,7 +28,7 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
 
 def _register_metadata(metrics: Metrics, role: BrokerRole) -> None:
     gauge, progress = metrics.gauge, role.progress
-    gauge("broker_is_serving", "Whether this broker is unfenced.", lambda: role.is_serving)
+    gauge("broker_is_serving", "Whether this broker is unfenced and serves.", lambda: role.is_serving)
     gauge("broker_metadata_received_offset", "End of the metadata received.", lambda: progress.received_offset)
     gauge("broker_metadata_applied_offset", "End of the metadata applied.", lambda: progress.applied_offset)
     gauge("broker_metadata_pending", "Partition changes to apply.", lambda: progress.pending_changes)
@@ -78,7 +78,11 @@ def _register_traffic(metrics: Metrics, role: BrokerRole) -> None:
         "Fetch sessions that were closed because they were idle or another one replaced them.",
         lambda: fetches.sessions.evicted,
     )
-    gauge("broker_produces_parked", "Writes that wait for replication.", lambda: role.context.parked_produces)
+    gauge(
+        "broker_produces_parked",
+        "Writes that wait for a flush or for replication.",
+        lambda: role.context.parked_produces,
+    )
     gauge(
         "broker_produces_unchecked",
         "Writes that wait until their records are checked or recompressed.",
@@ -90,7 +94,9 @@ def _register_traffic(metrics: Metrics, role: BrokerRole) -> None:
         lambda: produces.recompressed_bytes,
     )
     counter("broker_produced_bytes", "Bytes appended as leader.", lambda: counters.produced_bytes)
-    counter("broker_produced_batches", "Produce batches appended as leader.", lambda: counters.produced_batches)
+    counter(
+        "broker_produced_batches", "Appends as leader; one may have several batches.", lambda: counters.produced_batches
+    )
     counter("broker_fetched_bytes", "Bytes sent to consumers and followers.", lambda: counters.fetched_bytes)
     counter("broker_replicated_bytes", "Bytes appended as follower.", lambda: counters.replicated_bytes)
     counter(
