@@ -487,6 +487,13 @@ MUTANTS = (
         (f"{OFFSET_TESTS}::test_a_retention_beyond_all_times_lasts_for_ever",),
     ),
     Mutant(
+        "a closed coordinator of transactions is in a reference cycle",
+        "broker/core/coordinator/transaction_machine.py",
+        "Scopes(self._ids, self._order_markers, limits)",
+        "Scopes(self._ids, lambda *all_: self._order_markers(*all_), limits)",
+        ("tests/unit/broker/core/coordinator/test_scopes.py::test_a_closed_machine_is_in_no_cycle",),
+    ),
+    Mutant(
         "a later coordinator forgets the markers of a decision",
         "broker/core/coordinator/transaction_machine.py",
         "            if value.state.is_preparing:\n                self._order_markers(turn, name, value)\n",

@@ -38,6 +38,7 @@ these producers and commit their transactions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -118,9 +119,10 @@ class TransactionMachine:
         self._wall_ms: Final = wall_ms
         self._cautious_ms: Final = cautious_ms or wall_ms
         self._ids: Final[dict[str, TransactionValue]] = {}
-        self._scopes: Final = Scopes(self._ids, self._order_markers, limits)
         self._pending: Final[dict[str, set[Partition]]] = {}
         """For each decided transaction, the partitions whose marker is not confirmed; soft state."""
+        self._order_markers: Final = partial(_order_markers, self._pending)
+        self._scopes: Final = Scopes(self._ids, self._order_markers, limits)
         self._heap: list[tuple[int, str]] = []
         """Times at which open transactions are checked.  An entry is valid if `_watched` has its time for the id."""
         self._watched: Final[dict[str, int]] = {}
@@ -350,11 +352,6 @@ class TransactionMachine:
         turn.append(name, decided)
         self._order_markers(turn, name, decided)
 
-    def _order_markers(self, turn: _Turn, name: str, value: TransactionValue) -> None:
-        self._pending[name] = set(value.partitions)
-        is_commit = value.state is _State.PREPARE_COMMIT
-        turn.order(WriteMarkers(name, value.producer, is_commit, value.partitions, value.client_version))
-
     def _written(self, turn: _Turn, request: MarkersWritten) -> None:
         """Complete a transaction once every partition has its marker.  Ignore a report about another transaction."""
         name = request.transactional_id
@@ -506,3 +503,13 @@ def _is_repeated(value: TransactionValue, producer: tuple[int, int]) -> bool:
     if value.producer_epoch > EPOCH_MAX and not value.state.is_preparing:
         return False  # aborted by its timeout, and no client may continue with this epoch
     return producer == (value.producer_id, value.producer_epoch - 1)
+
+
+def _order_markers(pending: dict[str, set[Partition]], turn: _Turn, name: str, value: TransactionValue) -> None:
+    """Order the effect that writes the markers of a decided transaction.
+
+    This is a function, because a method of the machine in `Scopes` would form a reference cycle (see `Machine.close`).
+    """
+    pending[name] = set(value.partitions)
+    is_commit = value.state is _State.PREPARE_COMMIT
+    turn.order(WriteMarkers(name, value.producer, is_commit, value.partitions, value.client_version))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import NamedTuple
 
 import pytest
@@ -43,6 +45,19 @@ def rig() -> ScopeRig:
 
 def decisions(rig: ScopeRig) -> dict[str, bool]:
     return {effect.transactional_id: effect.is_commit for effect in rig.effects}
+
+
+def test_a_closed_machine_is_in_no_cycle(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    rig.end(epoch, 1, rig.staged(epoch, "a", T0))
+    rig.machine.close()
+    machine = weakref.ref(rig.machine)
+    gc.disable()
+    try:
+        del rig.machine
+        assert machine() is None, "it refers to all transactional ids"
+    finally:
+        gc.enable()
 
 
 # -- ends
