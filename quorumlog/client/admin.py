@@ -294,7 +294,7 @@ class Admin(Closing):
     async def offsets_at(
         self, partitions: Partitions, time: datetime | int, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first record that is not older than a time, by partition; else None.
+        """Return the offset of the first record that is not older than a time, by partition; None if all are older.
 
         time: a datetime with a time zone, or ms since 1970.
         """
@@ -307,7 +307,10 @@ class Admin(Closing):
     # -- groups
 
     async def list_groups(self, states: Collection[str] = (), *, timeout_s: float | None = None) -> list[ListedGroup]:
-        """Return the groups of all brokers by name; only those in one of `states` ("Stable", "Empty", …) if given."""
+        """Return the groups of all brokers, ascending by name.
+
+        states: only groups in one of these states, such as "Stable" or "Empty"; empty means all.
+        """
         wanted = [states] if isinstance(states, str) else states
         async with self._call("the groups", timeout_s) as left_s:
             return await self._groups.list_groups(left_s(), wanted)

@@ -18,7 +18,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 SHOWN_MAX: Final = 5
-"""Refusals that a message shows; `RefusalsError.refusals` has all."""
+"""Maximum number of refusals that a message shows; `RefusalsError.refusals` has all."""
 _STOP_MEMBERS: Final = "stop the members of the group first; describe_group() lists them"
 _LISTS: Final = "topics() lists the topics; describe_topic() lists the partitions of a topic"
 _LOOK: Final = "check that the brokers run; a change may have been made, so check before you retry"

@@ -127,7 +127,8 @@ def _level(members: Members, counts: Counts, order: list[str], kept: Assignment)
     every = _partitions(members, counts)
     share, extra = divmod(len(every), len(order))
     assigned: Assignment = {}
-    for member in sorted(order, key=lambda member: -len(kept[member])):  # stable; the members with most keep one more
+    # A stable order: if only some members keep one partition more, these are the members that own the most.
+    for member in sorted(order, key=lambda member: -len(kept[member])):
         limit = share + (extra > 0 and len(kept[member]) > share)
         extra -= limit > share
         assigned[member] = kept[member][:limit]
@@ -143,7 +144,7 @@ def _level(members: Members, counts: Counts, order: list[str], kept: Assignment)
 
 
 def _level_unequal(members: Members, counts: Counts, order: list[str], kept: Assignment) -> Assignment:
-    """Distribute the rest if subscriptions differ: move partitions while a move makes two members more equal."""
+    """Distribute the rest if subscriptions differ.  Then move partitions while a move makes two members more equal."""
     subscribers: dict[str, list[str]] = defaultdict(list)
     for member in order:
         for topic in members[member].topics:

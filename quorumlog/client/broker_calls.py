@@ -40,7 +40,8 @@ _MISSING: Final = (ApiError.UNKNOWN_TOPIC_OR_PARTITION, ApiError.UNKNOWN_TOPIC_I
 class Changes:
     """The outcome of a change of several topics, by name.
 
-    unsure: the parts that an earlier attempt of the same call may have changed, because it got no answer.
+    unsure: the parts that an earlier attempt of the same call may have changed: it got no answer, or the answer
+        REQUEST_TIMED_OUT.
     """
 
     done: dict[str, Any] = field(default_factory=dict)

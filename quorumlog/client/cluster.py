@@ -1,10 +1,10 @@
 """A cluster as seen through the Kafka protocol: the leader of each partition, and open connections to brokers.
 
-Theory of operation.  The cache holds the partitions' leaders of every requested topic, and the brokers' addresses.  One
-Metadata request at a time refreshes it.  A caller that needs a refresh joins the request in progress if that began
+Theory of operation.  The cache has the leaders of all partitions of every requested topic, and the brokers' addresses.
+One Metadata request at a time refreshes it.  A caller that needs a refresh joins the request in progress if that began
 after the need arose, so a thousand partitions that lose their leader together send one request.  Any broker can answer
-the request: the known brokers are tried, then the bootstrap addresses.  The address that answered last is tried first,
-after ROTATE_S the next broker, and addresses that failed are tried last.
+the request: the known brokers are tried, then the bootstrap addresses.  The address that answered last is tried first.
+After ROTATE_S, the next broker is tried first.  Addresses that failed are tried last.
 
 An answer may come from a broker that lags.  As long as the topic id is the same, the leader with the higher leader
 epoch is used, and no partition is dropped.  If the topic id differs, the topic with the higher leader epochs is used.
@@ -13,7 +13,8 @@ If an answer names no leader, or again the leader that failed, the next request 
 that is disconnected from the controller answers with old metadata.  If the bootstrap addresses belong to different
 clusters, calls fail.
 
-Calls fail with `ClusterError`; a `retriable` one may be retried after a pause.  Every call ends by its deadline.
+Calls fail with `ClusterError`; a `retriable` one may be retried after a pause.  Every call with a `timeout_s` ends
+within it.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class TopicState:
     """A topic as the brokers report it.
 
     topic_id: None if the broker reports none.
-    leader_epochs: by partition, of all partitions.
+    leader_epochs: the leader epoch of each partition, by its index.
     """
 
     topic_id: UUID | None
@@ -81,7 +82,8 @@ class TopicState:
 class _Topic:
     """A cached topic.
 
-    refreshed: number of the last refresh that contained it.  answered_at: loop time of the answer to that refresh.
+    refreshed: the number of the last refresh whose answer contained the topic.
+    answered_at: the loop time of the answer that set this state.
     """
 
     topic_id: UUID | None
@@ -122,7 +124,7 @@ class _View:
     brokers: dict[int, Address] = field(default_factory=dict)
     topics: dict[str, _Topic] = field(default_factory=dict)
     missing: dict[str, tuple[int, ClusterError]] = field(default_factory=dict)
-    """Topics that the last answer refused, with the number of that refresh and the error."""
+    """Topics that the last answer about them refused, with the number of that refresh and the error."""
 
 
 class Cluster(Closing):
@@ -170,7 +172,8 @@ class Cluster(Closing):
         self._rotate_at: float | None = None
         self._failures = 0
         self._failed: dict[Address, int] = {}
-        """Addresses that did not answer, with the number of the failure: the one that failed last is tried last."""
+        """Addresses that failed or may have old metadata, with the number of the failure.  The last to fail is tried
+        last."""
         self._failures_rotated = 0
         """The number of failures at the last rotation."""
         self._is_of_quorumlog: bool | None = None
@@ -239,7 +242,7 @@ class Cluster(Closing):
         self._lost[topic, index] = self._refreshes
 
     def doubt_leader(self, topic: str, index: int) -> None:
-        """Ask the known leader of a partition for metadata only if no other broker answers: it may be a former one."""
+        """Send metadata requests to the known leader of a partition last, because it may be a former leader."""
         address = self.known_leader(topic, index)
         if address is not None:
             self._ask_last(address)
@@ -262,7 +265,10 @@ class Cluster(Closing):
     async def brokers(self, timeout_s: float) -> dict[int, Address]:
         """Return the address of each broker in a new Metadata response, by id.  Tries each known broker once.
 
-        Raises: ClusterError, retriable: no broker answers; or all are starting or fenced, so the response names none.
+        If all brokers are starting or fenced, the response names none.  Then the brokers of an earlier response are
+        returned.
+
+        Raises: ClusterError, retriable: no broker answers; or no response has named a broker yet.
         """
         async with self._deadline("the brokers", timeout_s):
             await self._refreshed(frozenset(), self._refreshes)
@@ -419,9 +425,9 @@ class Cluster(Closing):
         self._learn(number, address, reply, is_all=topics is None)
 
     def _rotate(self, now: float) -> None:
-        """Prefer the next broker, if the time has come; one that has failed only if no other is left.
+        """Prefer the next broker, once in ROTATE_S.  Brokers that have not failed come before those that have.
 
-        A broker that failed since the last time is not preferred: a caller may just have put it last on purpose.
+        A broker that failed since the last rotation is not preferred: a caller may just have put it last on purpose.
         """
         if self._rotate_at is not None and now < self._rotate_at:
             return
@@ -547,7 +553,7 @@ class Cluster(Closing):
 
     @property
     def _hurry_s(self) -> float:
-        """Return the time limit of one broker's answer; unlimited if there is no other broker."""
+        """Return the time limit of one broker's answer.  It is shorter if another broker could answer instead."""
         others = {*self._view.brokers.values(), *self._bootstrap}
         return min(HURRY_S, self._request_timeout_s) if len(others) > 1 else self._request_timeout_s
 

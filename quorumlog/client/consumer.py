@@ -131,7 +131,7 @@ class Consumer:
                 try:
                     async with asyncio.timeout(left_s):
                         has_moved = await self._leaders.has_moved(topic, index, connection)
-                except TimeoutError:  # not proved, so the offset is not reported as missing
+                except TimeoutError:  # unknown, so the offset is not reported as out of range
                     has_moved = True
                 if has_moved:
                     raise refusal(KafkaCode.NOT_LEADER_OR_FOLLOWER, topic, index, f"a fetch at offset {offset}")
@@ -157,7 +157,7 @@ class Consumer:
             end = (await self._list_offset(topic, index, LATEST, left_s(), 0)).offset
             if not start <= offset <= end:
                 raise OffsetOutOfRangeError(topic, index, offset, start, end)
-            if loop.time() >= deadline:  # no record is missing
+            if loop.time() >= deadline:  # the log has the offset, so this is no OffsetOutOfRangeError
                 raise ClusterError(
                     ApiError.TIMED_OUT,
                     f"{topic}-{index}: given up after {round(self._timeout_s, 2):g} s; a leader answered that offset "

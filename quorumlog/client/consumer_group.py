@@ -81,7 +81,7 @@ class ConsumerGroup:
         return not self._revoking
 
     async def give_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """Commit automatically, call the listener, and stop reading partitions."""
+        """Commit if commits are automatic, call the listener, and stop reading partitions."""
         if self._commit_interval_s is not None:
             await self._commit_processed(partitions, CLOSE_TIMEOUT_S)  # else the next owner reads the records again
         if self.member is not None and partitions:
@@ -118,7 +118,8 @@ class ConsumerGroup:
     async def revoke(self, partitions: frozenset[TopicPartition]) -> None:
         self._revoking += 1
         try:
-            self._reading.in_progress.refetch()  # so the user asks again sooner, for partitions that stay as well
+            # The rest of the batch is dropped even if its partition stays, so that the user asks for records sooner.
+            self._reading.in_progress.refetch()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_interval_s):
                     await self._reading.in_progress.finished()

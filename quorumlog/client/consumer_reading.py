@@ -133,7 +133,7 @@ class Reading:
         self.add(TopicPartition(topic, index) for topic, count in counts.items() for index in range(count))
 
     def look_up(self, positions: Iterable[Position]) -> None:
-        """Let positions that were held be looked up, unless the user has set them."""
+        """End the hold on positions.  `StartingOffsets` then looks up each position that the user has not set."""
         for position in positions:
             position.is_held = False
         self.starting.wake()

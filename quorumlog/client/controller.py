@@ -43,7 +43,7 @@ ASK_TIMEOUT_MIN_S = 1.0
 PROBE_S = 1.0
 """Time limit for examining an address that does not answer."""
 SHOWN_MAX = 5
-"""Number of addresses that are examined if none answers, and that the error names."""
+"""Maximum number of addresses that are examined if none answers, and that the error names."""
 ANSWER_FRESH_S = 1.0
 """A change is sent without a check to a node that answered this recently."""
 LOOK_TIMEOUT_S = 1.0

@@ -2,8 +2,8 @@
 
 Theory of operation.  The coordinator of a name is the leader of the partition that holds the name's state, so it moves
 like any leader.  A call looks it up with FindCoordinator, which any broker answers, and caches it.  If the coordinator
-refuses, fails or has moved, the call looks it up again and retries, with growing pauses, until the deadline.  So a
-request may be sent more than once, and the caller must make sure that this is safe.
+fails, has moved, or refuses with a retriable error, the call looks it up again and retries, with growing pauses, until
+the deadline.  So a request may be sent more than once, and the caller must make sure that this is safe.
 
 A coordinator that hangs keeps its connections open.  So when an answer is late, other brokers are asked at intervals
 whether another broker is the coordinator now.  If so, the call goes there.
@@ -96,7 +96,7 @@ class CoordinatorCalls:
         If the topic that holds the state does not exist, the broker creates it first.
 
         Raises:
-            ClusterError: TIMED_OUT.
+            ClusterError: TIMED_OUT, or an error that is not retriable.
         """
         return await self.retrying(
             f"the coordinator of {self.name_of(key)}", timeout_s, lambda left_s: self._find(key, left_s)
@@ -276,7 +276,7 @@ class CoordinatorCalls:
         """Return the result of `of_each_broker`, or when the time is up, the lists of the brokers that answered.
 
         Raises:
-            ClusterError: TIMED_OUT: no broker has answered.
+            ClusterError: TIMED_OUT: no broker has answered; or an error that is not retriable.
         """
         parts: list[list[T]] = []
 
@@ -315,7 +315,7 @@ def _left(timeout_s: float) -> Callable[[], float]:
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await all calls, at most AT_ONCE_MAX at a time; raise the first error after all calls have ended."""
+    """Await all calls, at most AT_ONCE_MAX at a time; then raise the first error, a final one if there is any."""
     results, failures = await _ended(work)
     if failures:
         raise failures[0]

@@ -77,7 +77,7 @@ class RecordsTransaction(Transaction, Protocol):
 class Sequence:
     """The numbers of a producer's batches in one partition.
 
-    identity: producer id and epoch; None: batches have no numbers.
+    identity: producer id and epoch; None: batches have no numbers, or the lane must request a producer id first.
     attempts: the number of times that the last batch was sent.
     """
 

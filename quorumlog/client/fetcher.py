@@ -34,8 +34,8 @@ from quorumlog.wire.kafka.codec import Api
 LOOK_UP_TIMEOUT_S: Final = 10.0
 BUSY_WAIT_MS: Final = 100
 """How long a fetch waits for records while the buffer of another partition of the same broker is full.  When the user
-has emptied this buffer, its partition can be fetched only after the answer.  So a longer wait would delay its
-records."""
+has emptied this buffer, its partition can be fetched only after the answer to that fetch.  So a longer wait would delay
+its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class FetchLimits:
     """The limits of fetches.
 
     wait_ms: how long a broker may wait until `size_min` bytes have arrived.
-    size_max: maximum bytes of one answer.  partition_size_max, buffer_size_max: see the module.
+    size_max: the maximum size of one answer in bytes.  partition_size_max, buffer_size_max: see the module.
     """
 
     wait_ms: int = 500

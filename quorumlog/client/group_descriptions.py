@@ -118,7 +118,8 @@ class GroupExplanation(NamedTuple):
 
     loaded_ms: the time since which this coordinator has had the group; it does not know earlier rebalances and joins.
     now_ms: the time of the answer.
-    empty_since_ms: the time at which the group lost its last member; None if it has members, or the time is unknown.
+    empty_since_ms: the time since which the group counts as empty: the loss of its last member, or a later commit;
+        None if it has members, or the time is unknown.
     last_joined: the last member to join, and the time; None if none has joined since `loaded_ms`.
     awaited: members from which the rebalance in progress waits for a request.
     rebalances: the oldest first.

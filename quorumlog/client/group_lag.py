@@ -38,14 +38,14 @@ T = TypeVar("T")
 
 
 class PartitionLag(NamedTuple):
-    """One partition that a group has read from, or that one of its members is assigned.
+    """One partition that a group has read from, or that is assigned to one of its members.
 
     committed: None if the group has committed no offset in this partition.
     log_start, log_end: the log start offset and the high watermark; None if unknown.
-    member: the member to which the partition is assigned; None if there is none.
+    member: the member to which the partition is assigned; None if there is none, or in a share group.
     problem: the reason, in words, why a number is missing, or a problem that the consumer will have; None if there is
         none.
-    share: the state of a share partition; None for other groups, or if no member has been assigned the partition yet.
+    share: the state of a share partition; None for other groups, or if the coordinator does not report the partition.
     """
 
     topic: str
@@ -85,8 +85,8 @@ class GroupLag(NamedTuple):
 class LagSum(NamedTuple):
     """The lag of a group in one number.
 
-    lag: the sum over the partitions whose lag is known.  unknown: the number of other partitions with a committed
-        offset.
+    partitions: the number of partitions that the group has read from.  lag: the sum of the known lags.
+    unknown: the number of these partitions whose lag is unknown.
     worst: the partition with the highest lag; None if no lag is above zero.
     """
 

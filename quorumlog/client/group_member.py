@@ -30,7 +30,8 @@ from quorumlog.wire.kafka.codec import Api
 REQUEST_TIMEOUT_S: Final = 5.0
 LEAVE_TIMEOUT_S: Final = 2.0
 TOPICS_PAUSE_MIN_S: Final = 0.5
-"""The first pause after a failed look-up of topics, which is short because the look-up took its whole time limit."""
+"""The first pause after a failed look-up of topics.  It is short because a look-up usually fails only after its whole
+time limit."""
 COUNT_TIMEOUT_S: Final = 30.0
 JOIN_MARGIN_S: Final = 5.0
 """The time limit for an answer to JoinGroup or SyncGroup exceeds the rebalance timeout by this much."""
@@ -76,7 +77,7 @@ class Owner(Protocol):
 class GroupMember:
     """One member of a group: runs `Membership`, and its requests.
 
-    topics: returns the subscribed topics that exist, with their numbers of partitions.
+    topics: returns the subscribed topics, and the number of partitions of each that exists.
     """
 
     def __init__(

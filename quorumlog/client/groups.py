@@ -81,8 +81,9 @@ class GroupClient:
     # -- groups
 
     async def list_groups(self, timeout_s: float, states: Collection[str] = ()) -> list[ListedGroup]:
-        """Return the groups of all brokers by name, or only those in one of `states` (in any case).
+        """Return the groups of all brokers, ascending by name.
 
+        states: only groups in one of these states, in upper or lower case; empty means all.
         Each broker lists the groups that it coordinates.
 
         Raises:
@@ -178,7 +179,7 @@ class GroupClient:
             repeats, may_be_done = may_be_done, True
             reply = await self.calls.ask(connection, Api.DELETE_GROUPS, {"groups_names": [group]}, left_s)
             code = _only(connection, reply.results, group).error_code
-            if code == KafkaCode.COORDINATOR_LOAD_IN_PROGRESS:  # the only retriable error without an effect
+            if code == KafkaCode.COORDINATOR_LOAD_IN_PROGRESS:  # after another retriable error, it may be deleted
                 may_be_done = repeats
             if not (repeats and code == KafkaCode.GROUP_ID_NOT_FOUND):
                 check(code, f"group {group}")
@@ -298,7 +299,7 @@ def _refusals(
     """Return the errors of the refused partitions.
 
     Raises:
-        ClusterError: a retriable error, so that the whole request is repeated.
+        ClusterError: a retriable error other than UNKNOWN_TOPIC_OR_PARTITION, so that the whole request is repeated.
     """
     answered = {(topic.name, each.partition_index): each.error_code for topic in topics for each in topic.partitions}
     with connection.judged():

@@ -29,7 +29,7 @@ async def ask_leaders(
     """Return, for each partition, the answer of its leader, after retries if necessary, or an error.
 
     Raises:
-        ClusterError: no broker answers at all.
+        ClusterError: no broker answers at all; or a topic has an error other than UNKNOWN_TOPIC_OR_PARTITION.
     """
     wanted = list(dict.fromkeys(partitions))
     loop = asyncio.get_running_loop()

@@ -30,7 +30,7 @@ async def list_offsets(
     committed_only: look up offsets for readers of committed records; for them, LATEST is the last stable offset.
 
     Raises:
-        ClusterError: no broker answers at all.
+        ClusterError: as `ask_leaders`.
     """
 
     async def ask(leader: KafkaConnection, keys: list[Partition], left_s: float) -> Found:

@@ -11,8 +11,8 @@ and revokes only those that the new assignment lacks.  Then it joins once more, 
 If any configured assignor is eager, all rebalances are eager, as in Kafka.
 
 `Revoke` is the only effect that waits for the user.  It ends with `Revoked`.  Heartbeats continue meanwhile, so the
-member is not expelled because of slow user code.  The member leaves only if the user takes no records for
-`poll_interval_s` (`Stalled`).  It joins again when the user next asks for records (`Active`).
+member is not expelled because of slow user code.  If the user takes no records for `poll_interval_s` (`Stalled`), the
+member leaves.  It joins again when the user next asks for records (`Active`).
 
 Partitions are lost, not revoked, if the coordinator no longer knows the member.  Other members may then own them
 already, so nothing may be committed.
@@ -127,7 +127,7 @@ class Beaten:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A commit of this generation was refused with a code that shows that the member is out of the group."""
+    """A commit of this generation was refused.  The code shows that the member must join the group again."""
 
     generation: int
     code: str
@@ -185,7 +185,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Send SyncGroup.  assignments: by member id; empty unless this member is the leader."""
+    """Send SyncGroup.  assignments: each member id with its encoded assignment; empty unless this member leads."""
 
     round: int
     member_id: str
@@ -441,7 +441,7 @@ class Membership:
         return None
 
     def _failed_to_join(self, error: ClusterError, now: float, effects: list[Effect]) -> None:
-        """Decide the next step after a refusal of JoinGroup or SyncGroup."""
+        """Decide the next step after a refusal of JoinGroup or SyncGroup, or a failure of `Count`."""
         code = error.code
         if code in _UNKNOWN:
             self._forget(code, effects)

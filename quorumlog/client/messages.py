@@ -39,7 +39,7 @@ class RecordMetadata(NamedTuple):
 class NewRecord(NamedTuple):
     """A record to send.  value None: a tombstone, which deletes its key in a compacted topic.
 
-    partition: None if it is chosen by the key.  timestamp_ms: None means the time of `send`.
+    partition: None if the producer chooses it.  timestamp_ms: None means the time of `send`.
     """
 
     value: bytes | None

@@ -1,6 +1,6 @@
 """The partition of a key: Kafka's murmur2, so that all clients of a topic agree.
 
-Plain Python, for tools; Spark's writer has a compiled version.
+Plain Python, for tools; `quorumlog.client.Producer` and Spark's writer use a compiled version.
 """
 
 from __future__ import annotations

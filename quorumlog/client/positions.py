@@ -1,9 +1,9 @@
 """The position of a consumer in each of its partitions, and the records that it has fetched ahead.
 
-The offsets of a partition are ordered: committed <= processed <= next <= fetch.  `next_offset` is the position: the
-next record that the user gets.  `fetch_offset` is the end of the fetched records.  A change of the position (a seek or
-a reset) discards the records that were fetched ahead.  It also raises `version`, so that the answer to an earlier fetch
-is recognised as stale.
+The offsets of a partition are ordered: committed <= processed <= next <= fetch, unless the user or a reset has moved
+the position back.  `next_offset` is the position: the next record that the user gets.  `fetch_offset` is the end of the
+fetched records.  A change of the position (a seek or a reset) discards the records that were fetched ahead.  It also
+raises `version`, so that the answer to an earlier fetch is recognised as stale.
 """
 
 from __future__ import annotations

@@ -141,8 +141,8 @@ class Producer:
     async def send(self, topic: str, index: int, batch: bytearray) -> asyncio.Future[int]:
         """Queue one sealed batch (`records.seal_batch`), which belongs to the producer from now on.
 
-        Returns once there is room.  The future returns the batch's base offset, -1 if the broker no longer knows it.
-        It need not be awaited, because `flush` raises its error.
+        Returns once there is room.  The future returns the batch's base offset: -1 with ACKS_NONE, or if the broker no
+        longer knows it.  The future need not be awaited, because `flush` raises its error.
 
         Raises: ClusterError, the producer's first failure.
         """

@@ -12,7 +12,8 @@ from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 
 FAILURES_KEPT_MAX: Final = 1000
-"""Failed batches, without their data, that `flush` can still report.  Beyond this number, the oldest is dropped."""
+"""Maximum number of failed batches, without their data, that `flush` can still report.  Beyond this number, the oldest
+is dropped."""
 
 
 class ProducerBuffer:
@@ -56,7 +57,7 @@ class ProducerBuffer:
         self._moved.set()
 
     def discard(self, error: ClusterError) -> None:
-        """Fail all batches without an outcome with this error.  `flush` reports no failures after that."""
+        """Fail all batches without an outcome with this error.  After that, `flush` reports no failed deliveries."""
         for batch in list(self._outstanding):
             self._settle(batch, [(0, error)])
         self._failed.clear()

@@ -24,7 +24,7 @@ class ProducerTopics:
     """The topics to which records were sent.  Only this object adds and removes lanes.
 
     known: the topics by name.
-    identity: producer id and epoch of new lanes; None: each lane gets an identity of its own.
+    identity: producer id and epoch of new lanes; None: the producer is not idempotent, or was not started.
     stale: set when a topic may have been deleted.
     begin: starts to deliver the batches of a new lane.
     """
@@ -123,7 +123,8 @@ class ProducerTopics:
                 self._grow(topic, state)
                 return topic
             now = loop.time()
-            unknown_until = unknown_until or min(now + UNKNOWN_TOPIC_TIMEOUT_S, deadline)  # this answer may be late
+            # The time counts from the first answer, because this answer may arrive late.
+            unknown_until = unknown_until or min(now + UNKNOWN_TOPIC_TIMEOUT_S, deadline)
             if now >= unknown_until:
                 message = f"topic {name} does not exist, and was not created automatically"
                 raise ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, message, f"kctl topics create {name}")

@@ -5,11 +5,11 @@ transaction begins without a request.  Before the first batch of a partition, th
 together with all other partitions that wait at that time.  One request ends the transaction; the coordinator then
 writes the markers.
 
-After a failure, a batch may or may not be in a log, and its sequence number is unknown.  So the transaction can only be
-aborted.  After the abort, the producer gets its next epoch: leaders then refuse every batch of the old epoch that is
-still in transit, and sequence numbers restart.  No transaction begins before that, because its first batch could have
-the number of an aborted batch, and leaders would drop it as a duplicate.  A fenced producer is refused permanently,
-because another producer uses its transactional id.
+After a failure, a batch may or may not be in a log, so the next sequence number is unknown, and the transaction can
+only be aborted.  After the abort, the producer gets its next epoch: leaders then refuse every batch of the old epoch
+that is still in transit, and sequence numbers restart.  No transaction begins before that, because its first batch
+could have the number of an aborted batch, and leaders would drop it as a duplicate.  A fenced producer is refused
+permanently, because another producer uses its transactional id.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _State(Enum):
 
 
 class ProducerTransactions:
-    """Implements `delivery.Transaction`.  Every call ends within its `timeout_s`."""
+    """Implements `delivery.RecordsTransaction`.  Every request ends within the `timeout_s` of its call."""
 
     def __init__(self, cluster: Cluster, transactional_id: str, timeout_ms: int) -> None:
         self.transactional_id: Final = transactional_id

@@ -79,9 +79,10 @@ async def read(client: Client, rpc: Rpc[RequestT, ReplyT], request: RequestT, ti
 
 
 async def read_anywhere(client: Client, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
-    """Ask up to NODES_MAX known nodes at the same time; return the answer of the newest generation and highest offset.
+    """Ask up to NODES_MAX known nodes at the same time; return the best answer.
 
-    After the first answer, the other nodes have `GRACE_S` left.
+    The best answer is a confirmed one, else one of the newest generation, and among these the one with the highest
+    offset.  After the first answer, the other nodes have `GRACE_S` left.
 
     Raises:
         ClusterError: no node answered with success; if a refusal was not retriable, this refusal.

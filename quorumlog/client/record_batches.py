@@ -17,7 +17,7 @@ class RecordBatch(Sequence[Record]):
     def __init__(self, topic_partition: TopicPartition, records: list[Record], high_watermark: int) -> None:
         self.topic_partition = topic_partition
         self.high_watermark = high_watermark
-        """The high watermark of the partition when these records were fetched."""
+        """The high watermark of the partition, from the last answer to a fetch before the records were handed out."""
         self._records = records
 
     @property

@@ -366,7 +366,8 @@ class Consumer:
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Hand out no more records of these partitions until `resume`.
 
-        Their buffered records are kept.  But if only a part of a batch was handed out, the rest is fetched again.
+        Their buffered records are kept.  But if only a part of a partition's batch was handed out, all further records
+        of this partition are fetched again.
 
         Raises: ClusterError: INVALID_REQUEST: a partition is not assigned.
         """

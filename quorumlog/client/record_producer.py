@@ -6,11 +6,12 @@ at a time (`lane_sender`).  Each batch is encoded as a whole when its turn comes
 has the lanes, and `ProducerBuffer` all batches without an outcome.
 
 The records of a partition keep the order of the calls of `send`.  A record is delivered exactly once, or its delivery
-fails.  If it is certain that the broker refused a batch, the next batch uses the same sequence number.  After any other
-failure, the partition continues with a new producer id, because the batch may or may not have been appended, or the log
-may lack batches before it.
+fails.  If the broker certainly refused a batch because of its content, the next batch uses the same sequence number.
+After any other failure, the partition continues with a new producer id, because the batch may or may not have been
+appended, or the log may lack batches before it.
 
-The delivery timeout counts from `send`, and every other wait has a limit of its own, so no call waits forever.
+The delivery timeout counts from the `send` that began the batch, and every other wait has a limit of its own, so no
+call waits forever.
 """
 
 from __future__ import annotations
@@ -76,17 +77,18 @@ class Producer:
             of the partition is in flight, so 0 is not slower under load.
         compression: the codec of the batches.
         partitioner: chooses the partition of each record that names none.  None: Kafka's murmur2 of the key; records
-            without a key go to a random partition with a leader, which changes after 16 KiB.
-        batch_size_max_bytes: the size of one batch before compression.  A larger record has a batch of its own.
+            without a key go to a random partition with a leader.  After 16 KiB, another partition is drawn.
+        batch_size_max_bytes: the maximum size of a batch before compression.  A larger record has a batch of its own.
         buffer_size_max_bytes: above this, `send` waits.
-        delivery_timeout_s: the time from `send` after which a delivery without an acknowledgement fails.
+        delivery_timeout_s: the time after which the deliveries of a batch without an acknowledgement fail.  It counts
+            from the `send` of the first record of the batch.
         request_timeout_s: how long one request may take before it is sent again.
-        transactional_id: the name of a transactional producer, which `transaction` needs.  A later producer of this id
-            fences this one.  Requires acks="all".
+        transactional_id: the name of a transactional producer; `transaction` requires one.  A later producer of this
+            id fences this one.  Requires acks="all".
         transaction_timeout_s: the coordinator aborts a transaction that is open for longer.
         staged: a producer of a transaction scope (`ScopeClient.begin`), to which all records belong.  These records
-            count only if the end of the scope names the `winner` of this object.  Use the object for one `Producer`
-            only.
+            are committed only if the end of the scope names the `winner` of this object.  Use the object for one
+            `Producer` only.
         max_block_s: how long `send` may wait for room or for the topic's metadata, and `start` for a broker.
         sources: sources of wall time and randomness, for tests.
 
@@ -237,7 +239,8 @@ class Producer:
 
         Raises:
             ClusterError: UNKNOWN_TOPIC_OR_PARTITION; TIMED_OUT: no room or no metadata within `max_block_s`;
-                MESSAGE_TOO_LARGE: the record does not fit into the buffer; PRODUCER_CLOSED.
+                MESSAGE_TOO_LARGE: the record does not fit into the buffer; PRODUCER_CLOSED; with transactions, also
+                INVALID_TXN_STATE, TRANSACTION_ABORTABLE or PRODUCER_FENCED: the transaction accepts no records.
             TypeError, ValueError: the record is malformed, or its partition does not exist.
         """
         if (value is not None and type(value) is not bytes) or (key is not None and type(key) is not bytes):
@@ -400,8 +403,8 @@ class Producer:
     async def abort_transaction(self, timeout_s: float = MAX_BLOCK_S) -> None:
         """Abort the open transaction; return once the abort is durable.  Records that were not sent yet are dropped.
 
-        Waits for batches and offsets that are being sent, at most until their timeouts.  After a failure, the producer
-        gets its next epoch, so that nothing of the transaction can arrive later.
+        Waits for batches and offsets that are being sent, at most until their timeouts.  If there were any, or after a
+        failure, the producer gets its next epoch, so that leaders refuse batches that arrive late.
 
         Raises:
             ClusterError: PRODUCER_FENCED; TRANSACTION_ABORTABLE: another call aborts the transaction now; TIMED_OUT:

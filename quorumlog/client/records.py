@@ -239,7 +239,7 @@ def open_batches(
 
     Args:
         end: an offset; stop before the first batch that begins at or after it.
-        inflated_size_max: maximum size of one batch in bytes.
+        inflated_size_max: maximum size of the records of one batch after decompression, in bytes.
         aborted: (producer id, first offset) of each aborted transaction, as the answer to the fetch lists them.
 
     Raises:
@@ -289,7 +289,7 @@ def _plain_header(view: memoryview, position: int) -> BatchHeader:
 
 
 def end_offset(data: Buffer) -> int | None:
-    """Return the offset of the next fetch: the end offset of the last complete batch, or None.
+    """Return the offset of the next fetch: the end offset of the last complete batch; None if no batch is complete.
 
     Raises:
         UnreadableBatchError: the data is not a batch.

@@ -104,7 +104,7 @@ class ScopeClient(Closing):
     Args:
         bootstrap: `HOST:PORT`, several with commas or as a list; or a `Cluster`, which stays open.
 
-    Every call ends within its `timeout_s`.  Every call raises `ClusterError`: TIMED_OUT; UNSUPPORTED_VERSION: the
+    Every call ends within its `timeout_s`.  Every call may raise `ClusterError`: TIMED_OUT; UNSUPPORTED_VERSION: the
     brokers are not those of quorumlog; or an error that its docstring names.
     """
 

@@ -117,7 +117,8 @@ class ShareConsumer:
         bootstrap: `HOST:PORT`, several with commas or as a list.
         group: the name of the share group.
         topics: the topics from which the consumer gets records.
-        max_records: the approximate number of records in one answer, at least 1.  A producer's batch is not divided.
+        max_records: the approximate maximum number of records in one answer, at least 1.  A producer's batch is not
+            divided, so an answer may have more records.
 
     Raises:
         ConfigError: arguments are empty or out of range; the error lists all of these.
@@ -152,9 +153,9 @@ class ShareConsumer:
         self._tasks = BackgroundTasks(self._broken)
         self._is_looking_up = False
         self._failure: ClusterError | None = None
-        """Raised by every call of `get`."""
+        """Raised by every call of `get` that finds no record in the buffer."""
         self._trouble: ClusterError | None = None
-        """Raised once: a batch could not be read, or this client is not allowed to look up a leader."""
+        """Raised once: a batch could not be read, or this client may not read a partition or look up its leader."""
 
     async def __aenter__(self) -> Self:
         await self._cluster.__aenter__()
@@ -207,10 +208,10 @@ class ShareConsumer:
         """Return the next record; None if none arrives within `timeout_s` seconds.  Without a timeout, wait forever.
 
         Raises:
-            ClusterError: by every call: the error with which the group refused this consumer; CLIENT_CLOSED: the
-                consumer was closed.  By one call: CORRUPT_MESSAGE: records that cannot be read were rejected; or an
-                error of one partition, such as TOPIC_AUTHORIZATION_FAILED: this client may not read the partition, or
-                not look up its leader.
+            ClusterError: by every call, once the buffered records are returned: the error with which the group refused
+                this consumer; or CLIENT_CLOSED: the consumer was closed.  By one call: CORRUPT_MESSAGE: records that
+                cannot be read were rejected; or an error of one partition, such as TOPIC_AUTHORIZATION_FAILED: this
+                client may not read the partition, or not look up its leader.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -241,8 +242,8 @@ class ShareConsumer:
         """Complete a record, so that it is not delivered again.  The acknowledgement is durable on return.
 
         Raises:
-            ClusterError: INVALID_RECORD_STATE: the lock has expired, or the record is acknowledged already.  Any other
-                error: the outcome is unknown, and the record may be delivered again.
+            ClusterError: INVALID_RECORD_STATE: the lock has expired or was lost with its session, or the record is
+                already acknowledged.  Any other error: the outcome is unknown, and the record may be delivered again.
         """
         await self._acknowledge(record, _ACCEPT)
 
@@ -380,7 +381,7 @@ class ShareConsumer:
         return None
 
     def _forget_leaders(self, places: Iterable[Place]) -> None:
-        """Look these partitions up again: the broker that led them does not answer, or no longer leads them."""
+        """Look up the leaders of these partitions again, because the known leader failed, or no longer leads."""
         for topic_id, index in places:
             self._cluster.forget_leader(self._names[topic_id], index)
 
@@ -427,7 +428,7 @@ class ShareConsumer:
         }
 
     def _take(self, session: ShareSession, lock: RecordLock, result: Any) -> None:
-        """Keep the acquired records.  Acknowledge acquired offsets that have no record as gaps."""
+        """Keep the acquired records.  Acknowledge acquired offsets without a record; see `_kind_without_record`."""
         place = lock.place
         name = self._names[place[0]]
         if result.error_code:
@@ -622,8 +623,8 @@ def _readable(data: memoryview) -> tuple[list[OpenBatch], UnreadableBatchError |
 def _kind_without_record(offset: int, damage: UnreadableBatchError | None) -> int:
     """Return the kind of acknowledgement for an offset without a record.
 
-    Offsets of a damaged batch are rejected.  Offsets after that batch are released, because the next fetch may read
-    them.
+    The offset is a gap if no batch is damaged, or if it is before the damaged batch.  Offsets of the damaged batch are
+    rejected.  Later offsets are released, because the next fetch may read them.
     """
     if damage is None or (damage.base_offset is not None and offset < damage.base_offset):
         return _GAP

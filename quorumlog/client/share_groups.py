@@ -1,8 +1,8 @@
 """Offsets of share groups (KIP-932), for administrators: the start offset and the lag of each share partition.
 
-A share group has no committed offsets.  Its coordinator stores the start offset of each share partition: the first
-record that is neither accepted nor archived.  Records after it may already be accepted or archived.  So the lag may be
-smaller than the distance to the log end, and only the coordinator knows the lag.
+A share group has no committed offsets.  Its coordinator stores the start offset of each share partition: the offset of
+the first record that is neither accepted nor archived.  Later records may already be accepted or archived.  So the lag
+may be smaller than the distance to the log end, and only the coordinator knows the lag.
 """
 
 from __future__ import annotations

@@ -125,9 +125,9 @@ class StartingOffsets:
                 position.move(offset)
 
     async def _confirm_out_of_range(self) -> None:
-        """Ask the leaders for the ranges of their logs, because the answer may have come from a former leader.
+        """Ask the leaders for the ranges of their logs, because a former leader may have sent OFFSET_OUT_OF_RANGE.
 
-        They are looked up first, if possible at another broker than the one that answered.
+        The leaders are looked up first, if possible at a broker other than the one that sent this error.
         """
         positions = [each for each in self._positions.values() if each.was_out_of_range and each.error is None]
         versions = {position: position.version for position in positions}

@@ -36,7 +36,10 @@ class Runner:
         return self._clusters[key]
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start `work`, and run the loop for two turns, so that the first request of `work` is sent."""
+        """Start `work`, and run the loop for two turns.
+
+        If the connection for the first request of `work` is open, this request is sent.
+        """
         task = self.loop.create_task(work)
         for _ in range(2):  # the first turn writes to the buffer, the second to the socket
             self.loop.run_until_complete(asyncio.sleep(0))

@@ -26,7 +26,8 @@ DECIDED: Final = ("PrepareCommit", "PrepareAbort")
 """The states of a transaction that is decided, but lacks a marker in some of its partitions."""
 STATES: Final = ("Empty", ONGOING, *DECIDED, "CompleteCommit", "CompleteAbort", "Dead")
 _FENCE_TIMEOUT_MS: Final = 60_000
-"""The timeout of the producer that fences, which begins no transaction.  A cluster may refuse a longer timeout."""
+"""The longest transaction timeout in a request that fences a producer.  The request begins no transaction, and a
+cluster may refuse a longer timeout."""
 _LOOK_MIN_S: Final = 0.05
 _LOOK_MAX_S: Final = 1.0
 _NEWEST: Final = {Api.LIST_TRANSACTIONS: 1, Api.DESCRIBE_TRANSACTIONS: 0, Api.INIT_PRODUCER_ID: 4, Api.END_TXN: 5}
@@ -46,7 +47,7 @@ class TransactionDescription(NamedTuple):
     """A transactional id and its transaction.
 
     timeout_ms: the timeout of the producer's transactions.
-    started_ms: ms since 1970; None if no transaction is open.
+    started_ms: the start of the open transaction, in ms since 1970; None if no transaction is open.
     partitions: the partitions to which the open transaction writes, ascending.
     """
 

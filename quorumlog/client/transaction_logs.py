@@ -57,7 +57,7 @@ class StableRange(NamedTuple):
     """The offsets up to which a partition can be read.
 
     last_stable_offset: for readers of committed records.  high_watermark: for all other readers.
-    problem: the reason, in words, why an offset is unknown (None); None without a problem.
+    problem: the reason, in words, why one of the offsets is None; None if both are known.
     """
 
     last_stable_offset: int | None
@@ -121,10 +121,11 @@ async def stable_ranges(
     """Return the offsets up to which each partition can be read.
 
     Raises:
-        ClusterError: no broker answers at all.
+        ClusterError: as `ask_leaders`.
     """
     wanted = dict.fromkeys(partitions, LATEST)
-    stables = await list_offsets(cluster, wanted, timeout_s, committed_only=True)  # first, so never above the watermark
+    # Last stable offsets are requested first, so that none is above its high watermark.
+    stables = await list_offsets(cluster, wanted, timeout_s, committed_only=True)
     answered = {key: LATEST for key, stable in stables.items() if isinstance(stable, int)}
     ends = await list_offsets(cluster, answered, timeout_s)  # a leader that hangs is awaited only once
     found = {}
@@ -144,7 +145,7 @@ async def open_transactions(
     """Return, for each partition, the transactions that are open in its log, ascending by offset, or an error.
 
     Raises:
-        ClusterError: no broker answers at all.
+        ClusterError: as `ask_leaders`.
     """
 
     async def ask(
@@ -191,7 +192,7 @@ async def look_at_logs(
     timeout_s: the time limit of each step.  A broker that hangs delays two steps.
 
     Raises:
-        ClusterError: no broker answers at all, or a final refusal of a coordinator.
+        ClusterError: as `ask_leaders`, or a final refusal of a coordinator.
     """
     stable = await stable_ranges(cluster, partitions, timeout_s)
     problems = {key: each.problem for key, each in stable.items() if each.problem is not None}
