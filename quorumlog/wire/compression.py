@@ -164,9 +164,7 @@ def _decompress_frame(codec: Codec, data: Buffer, size_max: int) -> memoryview:
 
 def _decompress_snappy(data: Buffer, size_max: int) -> Buffer:
     view = memoryview(data)
-    if (
-        bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC
-    ):  # the other form of librdkafka and kafka-python: one raw block
+    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:  # librdkafka and kafka-python may send one raw block instead
         out = bytearray(_raw_snappy_size(view, 0, size_max))
         _decompress_raw_snappy(view, memoryview(out))
         return out

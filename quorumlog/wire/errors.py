@@ -1,6 +1,6 @@
 """The errors of the control plane, of brokers and of `kctl`, in one table.
 
-This module imports nothing but the standard library's enums, so that pure rooms can name the same errors as adapters.
+This module imports only the standard library, so that pure rooms can name the same errors as adapters.
 """
 
 from __future__ import annotations
@@ -166,7 +166,8 @@ class ApiError(StrEnum):
 
     Names are Kafka's where Kafka has the error.
 
-    kafka: the number in answers to Kafka clients.  Errors that Kafka does not have are -1, UNKNOWN_SERVER_ERROR.
+    kafka: the number in answers to Kafka clients.  Kafka does not have some of these errors.  Each of them names a
+        similar error of Kafka, or is UNKNOWN_SERVER_ERROR (-1).
     retriable: whether the same request may succeed later, or at another node.  Results of the control plane contain
         this value.  Brokers answer with numbers, and Kafka defines which numbers are retriable.
     exit_code: the exit code of `kctl`.  None: UNAVAILABLE if the error that occurred is retriable, else REFUSED.

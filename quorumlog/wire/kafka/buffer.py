@@ -176,7 +176,7 @@ def nullable_string(text: str | None, flexible: bool) -> bytes:
 
 
 def count(number: int, flexible: bool) -> bytes:
-    """Return the prefix of an array with `number` elements that is not null."""
+    """Return the prefix of a non-null array with `number` elements."""
     return uvarint(number + 1) if flexible else _INT32.pack(number)
 
 

@@ -1,4 +1,4 @@
-"""Fetch, encoded and decoded by hand, because records must not be copied and a request may name many partitions.
+"""Fetch, encoded and decoded by hand: large batches are not copied, and a request may name many partitions.
 
 Versions 4 to 17: flexible from 12 on, topics by id instead of by name from 13 on, followers in `replica_state` from 15
 on.  Our own clients send 12; our followers send 17.

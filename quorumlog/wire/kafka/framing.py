@@ -2,8 +2,9 @@
 
 Theory of operation.  Small frames arrive many at a time, so they are received into one staging buffer and copied out.
 The rest of a frame that does not fit there is received directly into a buffer of its own.  Both buffers double as bytes
-arrive.  An idle connection therefore holds 4 KiB, and a peer that only announces a large frame gets at most 1 MiB more.
-`frame_max_bytes` bounds one frame; the subclass bounds the number of frames that wait (`pause_reading`).
+arrive.  So the staging buffer of a connection with little traffic has 4 KiB, and grows to at most 64 KiB.  A peer that
+only announces a large frame gets at most 1 MiB more.  `frame_max_bytes` bounds one frame; the subclass bounds the
+number of frames that wait (`pause_reading`).
 
 `FrameProtocol` is a buffered protocol; a loop whose transports only know `data_received` can also drive it.
 """

@@ -87,10 +87,11 @@ class ExplainedRebalance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedGroup:
-    """A group.  Times are in ms, by the coordinator's wall clock.  empty_since is -1 if the group has members.
+    """A group.  Times are in ms, by the coordinator's wall clock.
 
-    loaded: when the coordinator loaded the group; it knows no earlier rebalances.  now: when it answered.
-    last_joined: at most one.  awaited: members from which the rebalance in progress waits for a request.
+    loaded: the time at which the coordinator loaded the group; it knows no earlier rebalances.  now: the time of the
+    answer.  empty_since: the time since which the group counts as empty; -1 if it has members, or the time is unknown.
+    last_joined: at most one member.  awaited: members from which the rebalance in progress waits for a request.
     """
 
     __type__: ClassVar = EntityType.nested

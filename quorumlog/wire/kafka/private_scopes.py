@@ -224,7 +224,7 @@ class DescribeScopesRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedProducer:
-    """A producer that is not complete.
+    """A producer whose transaction is not complete.
 
     started: the wall-clock time in ms at which its first partition was added; -1 if no partition was added.
     partitions: the number of partitions in its transaction.

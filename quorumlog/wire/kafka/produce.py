@@ -42,7 +42,7 @@ _LEADER_TAG: Final = struct.Struct(">BBiiB")
 
 @dataclass(frozen=True, slots=True)
 class ProducePartition:
-    """topic: its name, or from version 13 on its id.  records: whole batches; None where the client sent null."""
+    """topic: its name, or from version 13 on its id.  records: the client's bytes, unchecked; None if it sent null."""
 
     topic: str | UUID
     index: int

@@ -102,7 +102,8 @@ struct keys_slot {
 };
 
 /* A hash table with linear probing.  Its number of slots is a power of two, and at most three quarters are used.  While
- * it grows, it takes 72 bytes for each new slot; that is 96 bytes for each key that it then has. */
+ * it grows, the old and the new table together take 72 bytes for each slot of the old one: about 96 bytes for each
+ * key. */
 struct keys_table {
     struct keys_slot *slots;
     size_t mask; /* number of slots less one */

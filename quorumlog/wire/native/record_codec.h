@@ -1,8 +1,8 @@
 /* Encode and decode the records of one batch (format v2) as Python objects.
  *
  * Decoding reads untrusted bytes with the functions of record_scan.h, which compare with the end before every read.
- * Encoding measures all records first, so that it allocates once and every write is within the measured size; an
- * object that changes in between is an error, never a write out of bounds. */
+ * Encoding measures all records first, so that it allocates once and every write is within the measured size.  No
+ * Python code runs in between, so no object can change. */
 #ifndef QUORUMLOG_RECORD_CODEC_H
 #define QUORUMLOG_RECORD_CODEC_H
 
@@ -282,7 +282,7 @@ static int codec_take_record(const uint8_t **at, const uint8_t *end, const struc
     if (delta <= *previous || delta > batch->last_delta)
         return SCAN_OFFSET_DELTA;
     *previous = delta;
-    offset = (int64_t)((uint64_t)batch->base_offset + (uint64_t)delta); /* unsigned: of a malformed batch, the sum may overflow */
+    offset = (int64_t)((uint64_t)batch->base_offset + (uint64_t)delta); /* may overflow in a malformed batch */
     if (offset < batch->first_offset || offset >= batch->end_offset) {
         if ((failed = scan_bytes(at, end, -1, SCAN_KEY_LENGTH, &length)) ||
             (failed = scan_bytes(at, end, -1, SCAN_VALUE_LENGTH, &length)) || (failed = scan_headers(at, end)))

@@ -38,8 +38,8 @@ enum scan_problem {
 
 struct scan_result {
     int problem;
-    int32_t record;         /* index of the record with the problem; the count of records when there is none */
-    int64_t position;       /* where in the body the problem is; its end when there is none */
+    int32_t record;         /* index of the record with the problem; without a problem, the number of records */
+    int64_t position;       /* position of the problem in the body; without a problem, the end of the body */
     int64_t max_timestamp;  /* the newest of the records that were checked; -1 when none has a timestamp */
     int32_t first_null_key; /* index of the first checked record without a key; -1: every record has one */
 };
