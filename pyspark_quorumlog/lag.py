@@ -29,7 +29,7 @@ Lag = Mapping[Partition, int]
 def lag_of(source: SourceProgress) -> Lag | None:
     """Return the lag in the progress of a source, such as `query.lastProgress.sources[0]`.
 
-    None: it is a source of another kind.
+    None: its offsets have another form, because it is a source of another kind.
     """
     try:
         read, ends = (from_json(json.loads(text or "{}")) for text in (source.endOffset, source.latestOffset))

@@ -74,7 +74,7 @@ class OptionError(ConfigError, ValueError):
 class Positions:
     """The start or end position in each partition.
 
-    everywhere: an offset (or EARLIEST, LATEST) or time for partitions that are not in `by_partition`.
+    everywhere: one offset (or EARLIEST, LATEST) or time for all partitions; None: `by_partition` has one for each.
     by_time: the numbers are ms since 1970; each time names the first record that is not older.
     or_latest: a time later than all records means the end; otherwise it is an error.
     option: the name of the option, for messages.
@@ -135,7 +135,7 @@ class ReadOptions:
     lookup_retries: int
     lookup_pause_s: float
     read_committed: bool | None
-    """None: only from brokers of quorumlog (`lookup.is_committed_only`)."""
+    """None: true if the brokers are those of quorumlog (`lookup.is_committed_only`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ class _Reader:
                 self.warning(without_effect[name], f"has no effect when {purpose}")
             elif not name.startswith(
                 "kafka."
-            ):  # other settings of Kafka's clients only tune mechanisms that differ here
+            ):  # other settings of Kafka's clients only tune mechanisms that this source does not have
                 near = get_close_matches(name, known, 1)
                 self.problem(name, "is unknown" + (f"; did you mean {known[near[0]]}?" if near else ""))
 

@@ -154,7 +154,7 @@ class _RangeFetcher:
         self._fetch = self._start()
 
     def next(self) -> Fetched | None:
-        """Return batches that begin at or below `decoded_from`; None at the end of the range."""
+        """Return batches from `decoded_from` on; the first may begin below it.  None at the end of the range."""
         deadline: float | None = None
         beyond_since: float | None = None
         look_at = 0.0

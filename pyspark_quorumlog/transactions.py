@@ -9,8 +9,8 @@ aborts all other producers of the scope, and stores a sequence number.
   a crash, the stored sequence shows that: the tasks write nothing, and the commit changes nothing.  Each run of the
   query has a run of the scope, which fences the producers and the commits of the previous run.
 - **A batch write** has a scope of its own.  The driver opens it before the first task and deletes it at the end.  An
-  attempt that Spark has given up may still run then, for example until its worker notices.  It finds no scope and
-  writes nothing, so it holds back no reader.
+  attempt that Spark has given up may still run then, for example until its worker notices.  Without the scope, it
+  cannot write any more, so it holds back no reader.
 
 In the driver, the hooks that commit and abort a stream's batch run in a different process from the one that planned the
 write.  They know only the reports of the tasks.  A task without rows needs no transaction and reports none.

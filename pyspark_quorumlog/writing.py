@@ -35,7 +35,7 @@ SPREAD_MAX_MS = 100
 """Maximum difference between the timestamps of rows that arrived in one Arrow batch."""
 _PACES_PER_S = 10
 _LATE_MAX_S = 1.0
-"""If rows with a limited rate arrive late, the task catches up with at most this much time, in seconds."""
+"""If rows with a limited rate arrive late, the task exceeds the rate to make up for at most this many seconds."""
 
 Int64s = npt.NDArray[np.int64]
 
@@ -300,7 +300,8 @@ class _Write:
     def _sticky(self, topic: str) -> int:
         """Return the partition for the rows of this chunk without key and partition.
 
-        A partition whose leader is not known is skipped, because it may be offline; unless no leader is known.
+        A partition whose leader is not known is skipped, because it may be offline.  If no leader is known, none is
+        skipped.
         """
         indexes = range(self._partition_counts[topic])
         chosen = [index for index in indexes if self._cluster.known_leader(topic, index) is not None] or indexes
@@ -325,7 +326,8 @@ class _Write:
             missing = sorted(set(new) - counts.keys())
             if not missing:
                 return
-            deadline = deadline or now() + min(UNKNOWN_TOPIC_TIMEOUT_S, timeout_s)  # the first answer may be late
+            # The time counts from the first answer, because this answer may arrive late.
+            deadline = deadline or now() + min(UNKNOWN_TOPIC_TIMEOUT_S, timeout_s)
             pause_s = backoff.next_s()
             if now() + pause_s >= deadline:
                 raise ClusterError(
