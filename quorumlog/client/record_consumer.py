@@ -246,8 +246,8 @@ class Consumer:
 
         Raises:
             ClusterError: a partition or the group cannot be reached for `failure_timeout_s` (retriable); the position
-                is out of range and `auto_offset_reset` is "none"; a batch is damaged; the group refuses the member; or
-                the consumer is closed.
+                is out of range and `auto_offset_reset` is "none"; a batch is damaged; a listener failed; the group
+                refuses the member; or the consumer is closed.
         """
         now = self._in_progress
         at = now.at

@@ -2,8 +2,8 @@
 
 The consumer has a share session with each leader of an assigned partition.  Each session has a connection of its own.
 When this connection is lost, the broker releases the records of the session at once.  A session has one request in
-flight.  Acknowledgements that are made meanwhile share the next request.  The consumer fetches only when its buffer is
-empty, so that records in the buffer are not locked for longer than necessary.
+flight.  Acknowledgements that are made meanwhile share the next request.  The consumer begins fetches only when its
+buffer is empty, so that records in the buffer are not locked for longer than necessary.
 
 Requests run in tasks of their own, not in the user's calls.  If a cancellation by the user ended a request, client and
 broker would have different epochs of the session, and the broker would end the session.  A leader that cannot be found

@@ -4,8 +4,8 @@ Spark forks its Python workers, uses each worker for many tasks, and calls plain
 its first use, and stored under the process id.  A forked process does not use its parent's sockets, and the next task
 in the same worker finds its connections open.
 
-The loop runs only while a caller waits in `run` or `start`.  Between two calls, brokers still answer the requests that
-were sent, and the answers wait in the socket.
+The loop runs only while a caller waits in `run`, `start` or `cancel`.  Between two calls, brokers still answer the
+requests that were sent, and the answers wait in the socket.
 """
 
 from __future__ import annotations

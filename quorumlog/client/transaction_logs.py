@@ -92,8 +92,8 @@ class OpenInLogs(NamedTuple):
     known: the producers that a coordinator knows, by producer id.
     hanging: the transactions that hang, ordered by partition and offset.
     problems: for each partition that could not be examined completely, the reason.
-    missing: the error of a coordinator that did not answer, so that some transactions could not be judged; None if all
-        were judged.
+    missing: the error of a coordinator that did not answer, so that some transactions could not be checked; None if all
+        were checked.
     """
 
     opened: tuple[OpenTransaction, ...]
@@ -186,7 +186,7 @@ async def look_at_logs(
     """Return the open transactions that limit readers of committed records in these partitions, and those that hang.
 
     Without the answer of its coordinator, a transaction would seem to hang.  So if a coordinator does not answer,
-    transactions whose producers no other coordinator knows are not judged, and their partitions are among the problems.
+    a transaction is not checked if no other coordinator knows its producer.  Its partition is among the problems.
 
     now_ms: the current time, in ms since 1970.
     timeout_s: the time limit of each step.  A broker that hangs delays two steps.

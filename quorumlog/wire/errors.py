@@ -171,7 +171,7 @@ class ApiError(StrEnum):
     retriable: whether the same request may succeed later, or at another node.  Results of the control plane contain
         this value.  Brokers answer with numbers, and Kafka defines which numbers are retriable.
     exit_code: the exit code of `kctl`.  None: UNAVAILABLE if the error that occurred is retriable, else REFUSED.
-    sentence: what happened.
+    sentence: the description of the error, as one sentence.
     next_step: the next step, if the error does not imply it; may be empty.
     """
 

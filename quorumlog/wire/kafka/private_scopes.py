@@ -84,7 +84,7 @@ class InitScopeRequest:
 class InitScopeResponse:
     """last_sequence: the sequence of the last end; -1 if there was none.
 
-    owner: the current owner, even in a refusal.
+    owner: the current owner; also in the refusals DUPLICATE_RESOURCE and PRODUCER_FENCED, but empty in others.
     """
 
     __type__: ClassVar = EntityType.response
@@ -186,7 +186,7 @@ class EndScopeResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortScopeRequest:
-    """Abort all producers of a scope.  The sequence is kept.  close: delete the scope as well."""
+    """Abort all producers of a scope, and keep its sequence.  close: also delete the scope, with its sequence."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(0)
