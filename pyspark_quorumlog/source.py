@@ -1,7 +1,7 @@
 """Spark's entry points: the data source, its reader and its writer.
 
-These objects are created in two or three processes and pickled in between, so they hold options and no connections.  On
-the driver, `partitions` asks the brokers; only `read` and `write` run in executors.
+These objects are created in two or three processes and pickled in between, so they hold options and no connections.
+The driver plans reads and commits writes; only `read` and `write` run in executors.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ def as_time_ms(time: datetime | int) -> int:
     """Return ms since 1970.
 
     Raises:
-        ConfigError: a datetime has no time zone, a number is not an int, or the time is before 1970.
+        ConfigError: a datetime has no time zone, a number is not an int, or the time is out of range.
     """
     if isinstance(time, datetime):
         if time.tzinfo is None:

@@ -203,7 +203,10 @@ class Cluster(Closing):
                 raise
 
     def known_leader(self, topic: str, index: int) -> Address | None:
-        """Return the partition's leader if it is known and has not failed since; sends nothing."""
+        """Return the address of the partition's leader; None if it is not known, or failed after the last refresh.
+
+        Sends nothing.
+        """
         known = self._view.topics.get(topic)
         if known is None or index not in known.leaders or known.refreshed <= self._lost.get((topic, index), -1):
             return None
@@ -401,7 +404,7 @@ class Cluster(Closing):
         if self._refresh is refresh:
             self._refresh = None
         if not refresh.task.cancelled():
-            refresh.task.exception()  # the waiting calls have seen it
+            refresh.task.exception()  # mark as retrieved: the waiting calls raise it
 
     def _remembered(self) -> frozenset[str]:
         if len(self._view.topics) > TOPICS_MAX:

@@ -101,7 +101,8 @@ class LagSum(NamedTuple):
 class LagsOfGroups(NamedTuple):
     """The lags of several groups.
 
-    sums: for the groups whose coordinators answered, in the requested order.  unknown: the errors for the other groups.
+    sums: one for each group whose coordinator answered, in the requested order.
+    unknown: the error of each other group, by its name.
     """
 
     sums: list[LagSum]

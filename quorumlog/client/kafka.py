@@ -155,8 +155,8 @@ class KafkaConnection(Closing):
 
     Args:
         frame_max_bytes: a larger reply closes the connection.
-        in_flight_max: number of requests that may wait for replies; further requests wait for their turn, within their
-            deadlines.
+        in_flight_max: maximum number of requests that wait for replies; further requests wait for their turn, within
+            their deadlines.
     """
 
     def __init__(

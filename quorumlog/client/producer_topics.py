@@ -109,7 +109,7 @@ class ProducerTopics:
     def _looked_up(self, name: str, done: asyncio.Task[Topic]) -> None:
         del self._look_ups[name]
         if not done.cancelled():
-            done.exception()  # the waiting calls have seen it
+            done.exception()  # mark as retrieved: the waiting calls raise it
 
     async def _look_up(self, name: str) -> Topic:
         loop = asyncio.get_running_loop()

@@ -66,7 +66,8 @@ class Consumer:
         bootstrap: `HOST:PORT`, several with commas or as a list; or a `Cluster`, which stays open.
         topics: names of topics.  pattern: instead of names, a regular expression that must match the whole name.
         group: id of the consumer group.
-        group_instance_id: makes this a static member: a restart within the session keeps the partitions.
+        group_instance_id: makes this a static member: after a restart within the session timeout, it keeps its
+            partitions.
         assignors: some of "range", "roundrobin", "sticky", "cooperative-sticky"; the preferred one first.  Rebalances
             are cooperative only if all of these assignors are.
         auto_offset_reset: where to begin if no offset is committed, or if the offset is out of range: "earliest",
@@ -391,7 +392,7 @@ class Consumer:
 
         Raises:
             ClusterError: INVALID_REQUEST: the partition is not assigned.
-            TypeError, ValueError: the offset is not an int from 0 on.
+            TypeError, ValueError: the offset is not an int, or is below 0.
         """
         self._reading.seek(partition, offset)
 

@@ -6,9 +6,9 @@ at a time (`lane_sender`).  Each batch is encoded as a whole when its turn comes
 has the lanes, and `ProducerBuffer` all batches without an outcome.
 
 The records of a partition keep the order of the calls of `send`.  A record is delivered exactly once, or its delivery
-fails.  If the broker certainly refused a batch because of its content, the next batch uses the same sequence number.
-After any other failure, the partition continues with a new producer id, because the batch may or may not have been
-appended, or the log may lack batches before it.
+fails.  If the broker certainly refused a batch because of its content or a missing permission, the next batch uses the
+same sequence number.  After any other failure, the partition continues with a new producer id, because the batch may or
+may not have been appended, or the log may lack batches before it.
 
 The delivery timeout counts from the `send` that began the batch, and every other wait has a limit of its own, so no
 call waits forever.

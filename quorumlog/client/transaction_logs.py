@@ -186,7 +186,7 @@ async def look_at_logs(
     """Return the open transactions that limit readers of committed records in these partitions, and those that hang.
 
     Without the answer of its coordinator, a transaction would seem to hang.  So if a coordinator does not answer,
-    a transaction is not checked if no other coordinator knows its producer.  Its partition is among the problems.
+    transactions of producers that no coordinator knows are not checked.  Their partitions are among the problems.
 
     now_ms: the current time, in ms since 1970.
     timeout_s: the time limit of each step.  A broker that hangs delays two steps.

@@ -166,8 +166,8 @@ class ApiError(StrEnum):
 
     Names are Kafka's where Kafka has the error.
 
-    kafka: the number in answers to Kafka clients.  Kafka does not have some of these errors.  Each of them names a
-        similar error of Kafka, or is UNKNOWN_SERVER_ERROR (-1).
+    kafka: the number in answers to Kafka clients.  An error that Kafka does not have gets the number of a similar
+        error, or of UNKNOWN_SERVER_ERROR (-1).
     retriable: whether the same request may succeed later, or at another node.  Results of the control plane contain
         this value.  Brokers answer with numbers, and Kafka defines which numbers are retriable.
     exit_code: the exit code of `kctl`.  None: UNAVAILABLE if the error that occurred is retriable, else REFUSED.

@@ -3,7 +3,7 @@
 Theory of operation.  A batch is a 61-byte header and a body of records, perhaps compressed.  These checks never open
 the body.  They check that the header is consistent, that its length matches the received bytes, and that the checksum
 is correct.  Therefore the cost of a batch does not depend on its number of records.  No allocation depends on a number
-that a client sent, and the stored bytes are those that the client compressed.
+that a client sent, and these checks change no byte.
 
     position  size  field
            0     8  base offset         given by the leader: outside the checksum, patched in place
