@@ -4,8 +4,8 @@ The store and the transport share this module.  Input may be damaged or hostile.
 core receives only values that a correct peer could have sent.  The functions `check_…` and `…_from` raise
 MalformedError; their argument `name` names the field in its message.
 
-A batch carries a CRC-32C of its header and its content bytes.  The leader that appends the batch computes it, and every
-replica keeps it, so damage on a disk or in memory cannot spread.
+In the store and on the wire, a batch carries a CRC-32C of its header and its content bytes.  Each writer and sender
+computes it, and each reader checks it, so damage on a disk or in transit cannot spread.
 """
 
 from __future__ import annotations

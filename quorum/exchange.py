@@ -23,7 +23,8 @@ REQUESTS_MAX = 8192
 ASKS_MAX = 1024
 """Maximum number of this node's requests in progress.  A further request fails immediately."""
 REQUEST_MAX_S = 30.0
-"""Another node's request fails if the core has not answered after this time, at the latest after twice this time."""
+"""Time limit of another node's request.  The request fails after one to two times this limit, if the core has not
+answered it."""
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 

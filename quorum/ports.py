@@ -49,7 +49,10 @@ class StoreWrite(msgspec.Struct, frozen=True):
 
 
 class NotLeaderError(Exception):
-    """`QuorumNode.append`: this node does not lead that epoch, and never will again.  Nothing was appended."""
+    """`QuorumNode.append`: this node does not lead that epoch, and never will again.  Nothing was appended.
+
+    `QuorumNode.confirm_read`: this node cannot confirm a read now.
+    """
 
 
 class CannotAppendNowError(Exception):

@@ -133,7 +133,7 @@ class Inquirer:
         """Return the end offset that a current read must have applied.
 
         Raises:
-            NotLeaderError: this node cannot answer; ask the leader.
+            NotLeaderError: this node does not lead, is paused, has too many requests, or is stopping.
             TimeoutError: no majority confirmed in time.
         """
         if self._is_ending:

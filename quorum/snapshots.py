@@ -16,8 +16,8 @@ until the log starts at the snapshot's end; then the applier installs it.
 
 At startup the newest snapshot is loaded.  If it is damaged, this is logged, and older snapshots are tried in turn.  The
 log alone is tried last, if it starts at 0.  Damaged snapshots are set aside once the state is restored.  If neither a
-snapshot nor the whole log is usable, the node refuses to start and changes no file.  A partly received snapshot
-survives a restart, so that a large download completes eventually.
+snapshot nor the whole log is usable, the node refuses to start, and the log and all snapshots remain as they are.  A
+partly received snapshot survives a restart, so that a large download completes eventually.
 """
 
 from __future__ import annotations

@@ -8,15 +8,16 @@ Theory of operation.  `decide` examines a pending change again after each event:
 
 The leader verifies everything that it can.  It asks at the advertised address which node answers there (Introduce).
 This proves that the address is reachable, keeps a mistyped address out of the log, and finds the directory id, so that
-no operator has to type it.  A new voter counts as caught up once a fetch from that directory id, sent after the check
-began, has reached the end of the log.  A change that would leave no majority of live voters is refused, and the refusal
-names the numbers (`contacts.py` decides which voters are live).
+no operator has to type it.  A new voter counts as caught up once a fetch from that directory id, received after the
+check began, has reached the end of the log.  A change that would leave no majority of live voters is refused, and the
+refusal names the numbers (`contacts.py` decides which voters are live).
 
 A contact from before the check proves too little: the voter may have lost its disk since then.  A new set that needs
 this voter for its majority could never commit the change, and the quorum would stay paused permanently, although the
 old set still had a live majority.  So the check ends with a new round (`reads.py`).  The change is appended as soon as
-a majority of the new set has fetched or downloaded in that round.  This majority includes the leader, and the nodes
-that were measured or answered at their address.  If it is missing after the fetch timeout, the change is refused.
+a majority of the new set has fetched or downloaded in that round.  The members that were measured, or that answered at
+their address, count without a fetch, and so does the leader if it is a member.  If the majority is missing after the
+fetch timeout, the change is refused.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Contact of a leader with its replicas: which are live, and whether a majority still follows.
 
-Theory of operation.  A replica shows that it is live by asking the leader for something: by a Fetch, or by a
-FetchSnapshot while it downloads.  Both go through `hear`, the only place that counts contact.  Everything that needs a
+Theory of operation.  A replica shows that it is live by a request to the leader: a Fetch, or a FetchSnapshot while it
+downloads.  Both go through `hear`, the only place that counts contact.  Everything that needs a
 live replica relies on this: the pause of a leader without a majority, changes of the voters, handovers.
 
 A request shows that its sender was alive at the time of sending, not when the leader reads it.  Normally these are
-the same moment.  After the leader was stalled (stopped, swapped out), requests of any age wait in its sockets, and
+the same moment.  After the leader was stalled (suspended, swapped out), requests of any age wait in its sockets, and
 their senders may have lost their disks since then.  So the leader begins a new round (see `reads.py`).  From then on
 only requests of that round count as contact: a sender learns the round from a reply that the leader gave after the
 stall.  Requests of an older round are answered immediately, so that a live sender needs only one more exchange."""
@@ -54,14 +54,17 @@ class Contacts:
         return leader.round
 
     def round_of(self, leader: Leader, key: ReplicaKey) -> int:
-        """Return the last round of this leader in which the replica has asked for something."""
+        """Return the last round of this leader in which the replica has sent a request."""
         progress = leader.replicas.get(key)
         return progress.round if progress is not None else 0
 
     # Replicas
 
     def progress_of(self, leader: Leader, key: ReplicaKey, address: str) -> ReplicaProgress:
-        """Return the progress of a replica that fetches; a new replica may replace an observer that does not fetch."""
+        """Return the progress of a replica that fetches.
+
+        At the limit, a new replica displaces the observer with the oldest fetch among those without a parked fetch.
+        """
         progress = leader.replicas.get(key)
         if progress is None:
             self._forget_silent_observers(leader)
@@ -87,7 +90,7 @@ class Contacts:
     def is_live(self, leader: Leader, key: ReplicaKey, now_ms: int) -> bool:
         """Return whether the replica has sent a request within the fetch timeout.
 
-        A replica is not live if another disk has answered at its address since then.  The leader itself is live.
+        A replica is not live if another disk was seen at its address since then.  The leader itself is live.
         """
         state = self._state
         if key == state.key:

@@ -15,7 +15,8 @@ Instead, a part leaves a decision in the state or returns it, and `RaftCore` pas
     VoterAddresses  voters that have moved, while no leader can record it
     Elections       adopted epochs, votes, resigning                             VoterAddresses and the four above it
     LeaderSearch    requests to other nodes for the leader                       Timeouts
-    Founding        how an empty disk founds or joins a cluster                  Transitions, LeaderSearch, Contacts
+    Founding        how an empty disk founds or joins a cluster                  Transitions, LeaderSearch, Contacts,
+                                                                                 Timeouts
     Snapshots       the log's start, snapshots sent by a leader                  Contacts
     Downloads       snapshots received by a follower                             Timeouts
     Replication     proposals, fetches served, the high watermark                Snapshots, Contacts
@@ -24,7 +25,8 @@ Instead, a part leaves a decision in the state or returns it, and `RaftCore` pas
     Handovers       transfer of leadership, preferred leaders                    Elections, LeaderHistory, Contacts
     ChangeGate      the outcome of a change of the voters                        Replication, Contacts
     Membership      changes of the voters, one at a time, and towards a target   ChangeGate, Contacts, Timeouts
-    Status          the answer to DescribeQuorum                                 LeaderHistory, Contacts, VoterAddresses
+    Status          the answer to DescribeQuorum                                 LeaderHistory, Contacts, Handovers,
+                                                                                 VoterAddresses
 
 Every step ends in the same way: requests that are due are sent, parked fetches with something to send are answered, a
 higher watermark is reported to the shell, the step's write is put before its other effects, and the invariants are
@@ -478,7 +480,7 @@ class RaftCore:
             return self._founding.introduce(state.newborn, now_ms)
         match state.role:
             case Leader() as leader:
-                self._contacts.update_pause(leader, now_ms)  # the event may be the first since this node was stopped
+                self._contacts.update_pause(leader, now_ms)  # this event may end a long suspension of the process
                 self._membership.pursue(leader, now_ms)
                 if self._membership.has_left:
                     self._elections.resign(now_ms, "is no longer a voter")
@@ -589,7 +591,7 @@ class RaftCore:
     def describe(self, now_ms: int, error: ErrorCode = ErrorCode.NONE) -> DescribeQuorumReply:
         """Return the state of the quorum that this node knows; ages are relative to `now_ms`.
 
-        With an error, return only the fields that every reply has.
+        With an error, leave out the voters and observers.
         """
         return self._status.describe(now_ms, error)
 

@@ -3,8 +3,8 @@
 Theory of operation.  A leader that does not have the requested records offers its newest snapshot (`snapshots.py`).
 The follower continues where an earlier download ended.  It requests one part at a time, after the previous part is
 stored.  When the shell has checked the whole snapshot and made it durable (`SnapshotLoaded`), the log restarts empty at
-the snapshot's end, with the snapshot's voters in force.  After any failure the follower fetches records again, and the
-leader offers its newest snapshot.
+the snapshot's end, with the snapshot's voters in force.  A request without a reply is repeated.  After any other
+failure the follower fetches records again, and the leader offers its newest snapshot.
 
 A snapshot that is damaged, or that the leader no longer has, is not downloaded again immediately: the leader's file
 may be damaged, and each download transfers the whole snapshot.  The follower continues to fetch, which keeps contact

@@ -13,8 +13,8 @@ epoch of the request be adopted, and only from a node that could be a voter.  Ev
 that its sender knows, so stale nodes learn from replies.
 
 A node that searches for its leader reports its epoch.  If that epoch is later than the leader's, and the node is not a
-voter, the node cannot win an election.  The leader then immediately becomes a candidate in a later epoch, and its
-majority elects it again: see `hear_seeker`."""
+voter, the node cannot win an election.  If the node still searches after a fetch timeout, the leader becomes a
+candidate in a later epoch, without a pre-vote, and its majority elects it again: see `hear_seeker`."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class Elections:
         if not granted and isinstance(state.role, Prospective):
             vote = state.role.votes.get(candidate)
             if vote is not None and not vote.granted:
-                # The sender is also a candidate, and its log is behind: from now on it grants this node's request.
+                # The sender is behind in (log end, id), so it grants this node's next pre-vote.  Ask again now.
                 state.role.votes[candidate] = PendingVote(now_ms)
         return granted
 
@@ -211,7 +211,8 @@ class Elections:
     # Votes sought
 
     def begin_election(self, now_ms: int, reason: str) -> None:
-        """Begin an election, unless this disk hangs: a leader with such a disk could commit nothing."""
+        """Begin an election, unless this disk hangs: its vote would not become durable, so no other voter would get a
+        request for a vote."""
         silent_ms = self._disk_silent_ms(now_ms)
         if silent_ms >= self._state.config.fetch_timeout_ms:
             reason = f"starts no election: the disk has not answered for {silent_ms} ms"
@@ -230,7 +231,7 @@ class Elections:
 
         It continues unless a voter has refused, or its own disk hangs.  The voters that have not answered would also
         delay a new election, and a voter with a slow disk would also have to write the new epoch.  Meanwhile another
-        voter can begin an election, because a candidate grants every pre-vote.
+        voter can begin an election, because a candidate still grants pre-votes.
         """
         refused = any(vote.granted is False for vote in candidate.votes.values())
         return not refused and self._disk_silent_ms(now_ms) < self._state.config.fetch_timeout_ms

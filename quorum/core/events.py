@@ -136,7 +136,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class LogRead(msgspec.Struct, frozen=True):
-    """The batches for a `ReadLog`: contiguous from its start offset, possibly fewer than it asked for, all complete."""
+    """The batches for a `ReadLog`: contiguous from its start offset, possibly fewer than requested, all complete."""
 
     read_id: int
     batches: tuple[Batch, ...]
@@ -352,7 +352,7 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 class NodeRefused(msgspec.Struct, frozen=True):
-    """This node cannot take part, for a lasting reason: another cluster's id, an older generation, another voter list.
+    """This node cannot take part, for a lasting reason such as another cluster's id or another voter list.
 
     The shell ends the process with this message.
     """
@@ -369,7 +369,7 @@ class VotersChanged(msgspec.Struct, frozen=True):
 
 
 class Transferred(msgspec.Struct, frozen=True):
-    """The end of `Transfer(call)`: another node leads (NONE), or the reason why none does."""
+    """The end of `Transfer(call)`.  error: NONE if the intended node leads, otherwise why the transfer failed."""
 
     call: int
     error: VoterChangeError

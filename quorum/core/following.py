@@ -89,7 +89,10 @@ class Following:
         return None
 
     def _take(self, follower: Follower, request: Fetch, reply: FetchReply, now_ms: int) -> bool:
-        """Truncate, or append and advance.  Return False and change nothing if no leader could send this reply."""
+        """Begin a download, truncate, or append and advance, as the reply requires.
+
+        Return False and change nothing if no correct leader could send this reply.
+        """
         state = self._state
         if state.log.end != request.offset:
             return False

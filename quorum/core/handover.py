@@ -144,7 +144,10 @@ class Handovers:
         return voter.key
 
     def preferred_problem(self, now_ms: int) -> str | None:
-        """Return why no preferred node leads, for people; None if one does, will soon, or none is preferred."""
+        """Return why no preferred node leads, for people.
+
+        None if one leads or will soon, if none is preferred, or if this node does not lead.
+        """
         leader = self._state.role
         if not isinstance(leader, Leader) or not self.preferred or self._state.key.node_id in self.preferred:
             return None

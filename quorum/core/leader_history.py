@@ -83,7 +83,7 @@ class LeaderHistory:
         return self.farewell is not None and self.farewell.epoch == epoch
 
     def unsteady_until(self, node_id: int) -> int | None:
-        """Return the time before which this node is not preferred; None if it never failed."""
+        """Return the time before which this node is not preferred; None if no failure of it is recorded."""
         unsteady = self._unsteady.get(node_id)
         return unsteady.until_ms if unsteady is not None else None
 

@@ -5,8 +5,8 @@ another at the same offset before the disk has answered.  The completion of the 
 second (etcd-io/raft calls this the append ABA race).  So the index remembers the end offset of each unwritten write,
 and a truncation lowers the ends of the earlier writes: they make at most the remaining part of the log durable.
 
-Batches stay in memory until they are durable, and then up to a byte limit, so that replication to nodes that keep up
-does not read the disk.
+Batches stay in memory until they are durable.  Durable batches stay up to about twice a byte limit, so that
+replication to nodes that keep up does not read the disk.
 """
 
 from __future__ import annotations

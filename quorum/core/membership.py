@@ -8,7 +8,7 @@ one step of its own (`leader.step`).  `change_gate.py` decides about both again 
 A target (`TargetVoters`) is a record: any leader derives the next step from the voters and the target, so the work
 survives a change of the leader.  The replacement of a disk is such a target, too: it takes two steps, and continues if
 the leader fails between them.  A leader that has removed itself leads until the removal is committed, without counting
-itself.  Then it resigns, and the voter with the best log immediately becomes a candidate."""
+itself.  Then it resigns, and the first of its successors immediately becomes a candidate."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Membership:
         elif now_ms >= work.deadline_ms:
             outcome = Verdict(VoterChangeError.TIMED_OUT, "not done in time; nothing was changed", "try again")
         elif self._is_uncommitted and not isinstance(work.change, SetTarget | CancelTarget):
-            work.restart()  # another change was appended while this one was checked: it is committed first
+            work.restart()  # another change was appended meanwhile, and must be committed first
             outcome = None
         else:
             outcome = self._gate.decide(leader, work, now_ms)
@@ -193,7 +193,7 @@ class Membership:
         state.effects.append(VotersChanged(work.call, result))
 
     def _end_change(self, leader: Leader, work: PendingChange, verdict: Verdict | None, now_ms: int) -> None:
-        """End the work.  verdict: the reason why nothing was committed; None if the change is committed."""
+        """End the work.  verdict: None if the change is committed; else the refusal, or why the outcome is unknown."""
         state = self._state
         if work is leader.step:
             leader.step = None
@@ -244,7 +244,7 @@ class Membership:
         return None
 
     def _moved_voter(self, leader: Leader, now_ms: int) -> UpdateVoter | None:
-        """Return a voter whose fetches advertise another address than the log has.
+        """Return the change for a voter that advertises another address than the log has; None if there is none.
 
         If several voters have moved, take them in turn: one may not be reachable, or may have moved to an address that
         the log still has for another voter.

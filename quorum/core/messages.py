@@ -91,7 +91,7 @@ class EndQuorumEpoch(msgspec.Struct, frozen=True):
     sender: Sender
     target: ReplicaKey
     epoch: int
-    successors: tuple[ReplicaKey, ...]  # voters with fast disks before slow ones, then by descending log end
+    successors: tuple[ReplicaKey, ...]  # the target of a handover, then fast disks before slow ones, best logs first
     reason: str = ""  # for people
 
 
@@ -124,7 +124,7 @@ class FetchReply(msgspec.Struct, frozen=True):
     high_watermark: int = 0
     log_start_offset: int = 0
     round: int = 0
-    diverging: LogEnd | None = None  # truncate to this: the end of the leader's last epoch up to `last_fetched_epoch`
+    diverging: LogEnd | None = None  # the end of the leader's last epoch that is not above `last_fetched_epoch`
     snapshot: LogEnd | None = None  # download this snapshot, because the log does not reach back far enough
     batches: tuple[Batch, ...] = ()
 
@@ -154,7 +154,10 @@ class FetchSnapshotReply(msgspec.Struct, frozen=True):
 
 
 class Introduce(msgspec.Struct, frozen=True):
-    """A request for the identity of a node and its cluster.  Sent by newborns, and to the address of a new voter."""
+    """A request for the identity of a node and its cluster.
+
+    Newborns send it.  A leader sends it to learn which node answers at an address.
+    """
 
     sender: Sender
     initial_voters: tuple[tuple[int, str], ...]  # (id, address) that the sender was started with; empty for an observer

@@ -181,7 +181,7 @@ class Replication:
     # Parked fetches
 
     def _serve(self, leader: Leader, key: ReplicaKey, parked: Parked, now_ms: int) -> None:
-        """Answer a parked fetch if there is something to send.  Start a read of the log if it is not in memory."""
+        """Answer a parked fetch if there is something to send.  Read batches that are not in memory from disk first."""
         state = self._state
         if parked.read_id is not None or not self._has_news(leader, key, parked.request, now_ms):
             return

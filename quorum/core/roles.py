@@ -1,8 +1,8 @@
 """One small class per role, with the fields that only that role has.
 
 A role object is never reused: entering a role makes a new one, so `call.role is core.role` holds only if a reply
-belongs to the current stay in a role.  All `..._ms` fields are points in time, as given to `step`.  `check` asserts the
-invariants of that role after every step.
+belongs to the current stay in a role.  The `..._ms` fields are points in time, as given to `step`; only `write_ms` is a
+duration.  `check` asserts the invariants of that role after every step.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Follower:
     fetch: PendingRequest
     heard: bool = False  # has fetched from this leader within the fetch timeout, so it refuses pre-votes
     patient: bool = False  # no longer hears the leader, but lets others become candidates first
-    leader_ended: bool = False  # the leader has announced its end
+    leader_ended: bool = False  # the leader has resigned: it announced this, or answered a fetch with NOT_LEADER
     round: int = 0  # the leader's last round (see `reads.py`)
     download: Download | None = None  # instead of fetching the log
     role = Role.FOLLOWER
@@ -179,7 +179,7 @@ class Measured(NamedTuple):
     """The point at which measuring a newcomer began: only later fetches count."""
 
     since_ms: int
-    fetches: int  # number of valid fetches that the newcomer had sent by then
+    fetches: int  # number of valid fetches that the leader had received from the newcomer by then
 
 
 class Confirmation(NamedTuple):
@@ -202,7 +202,7 @@ class PendingChange:
     confirmation: Confirmation | None = None
     expiry_ms: int | None = None  # when to give up measuring or waiting for voters
     end: int | None = None  # end offset of the record, once appended
-    sets_target: bool = False  # the leader turned the change into a target: it is done when the target is reached
+    sets_target: bool = False  # the leader turned the change into a target; reaching the target completes the change
 
     def restart(self) -> None:
         """Measure the newcomer and ask the voters again: what they have shown so far is too old."""
@@ -234,7 +234,7 @@ class Leader:
     waiting_reads: list[WaitingRead] = field(default_factory=list)
     handover: Handover | None = None
     change: PendingChange | None = None  # the change that a request asked for
-    step: PendingChange | None = None  # the leader's own: towards the target, or to a new address
+    step: PendingChange | None = None  # a change of the leader's own: towards the target, or a voter's new address
     step_failures: int = 0
     step_due_ms: int | None = None  # earliest time of the leader's next own step
     target_problem: str | None = None  # why the last step towards the target was refused; None if it was not

@@ -105,7 +105,7 @@ class Draft:
 class CoreState:
     """The knowledge of a node of the quorum, its pending writes, and its requests in flight.
 
-    It belongs to one `RaftCore`, whose parts share it.  Only the parts write to it.
+    It belongs to one `RaftCore`, whose parts share it.  Only `RaftCore` and its parts write to it.
     """
 
     def __init__(self, config: RaftConfig, stored: StoredQuorum, now_ms: int) -> None:
@@ -123,7 +123,7 @@ class CoreState:
         # A snapshot holds committed records only.
         self.high_watermark = 0 if self.snapshot is None else self.snapshot.offset
         self.refused: str | None = None  # why this node cannot take part
-        self.last_change_reason: str | None = None  # of the leader that this node follows or is
+        self.last_change_reason: str | None = None  # why the known leader last changed
         self.last_change_ms: int | None = None
         self.role: RoleState = Unattached(None)
         self.seek = PendingRequest(now_ms)  # the search for the leader
@@ -160,7 +160,7 @@ class CoreState:
         """Return whether this disk may be a candidate: a voter, or a disk that an uncommitted record removes.
 
         In the second case it may be the only disk that has the record, and every voter that lacks the record still
-        needs this disk's log (Raft thesis §4.2.2).  As a candidate, this node does not count its own vote.
+        needs this disk's log (Raft thesis §4.2.2).  Such a candidate does not count its own vote.
         """
         return self.is_voter or (self.met and self.history.was_just_removed(self.key, self.high_watermark))
 
@@ -189,7 +189,7 @@ class CoreState:
 
     @property
     def leader(self) -> Peer | None:
-        """The leader that this node follows or is; None if it knows none, or the leader has announced its end."""
+        """The leader that this node follows or is; None if it knows none, or if that leader has resigned."""
         match self.role:
             case Leader():
                 return Peer(self.key.node_id, self.config.address)
@@ -340,8 +340,8 @@ class CoreState:
         """Note that this node began the current epoch, which it must not report before the epoch is durable.
 
         No other disk has stored this epoch.  If this disk lost it in a crash, another node that had learned the epoch
-        would wait for its leader.  An observer would wait permanently, because no leader adopts the epoch of an
-        observer.
+        would wait for a leader of that epoch.  An observer would wait until its leader begins a later epoch for it (see
+        `Elections.hear_seeker`), because no voter adopts the epoch of an observer.
         """
         pending = self.epoch_to_report
         self._new_epoch = NewEpoch(self.election_write, before if pending is None else pending)

@@ -33,7 +33,7 @@ class Status:
     def describe(self, now_ms: int, error: ErrorCode) -> DescribeQuorumReply:
         """Return the state of the quorum that this node knows; ages are relative to `now_ms`.
 
-        With an error, return only the fields that every reply has.
+        With an error, leave out the voters and observers.
         """
         state, role = self._state, self._state.role
         if isinstance(role, Leader):

@@ -65,7 +65,7 @@ class FetchStream:
             raise UnknownStreamError from error
         finally:
             self._in_use = False
-        if answer is grpc.aio.EOF:  # the peer ends a stream that was idle, and must not have seen this request
+        if answer is grpc.aio.EOF:  # the peer ended the idle stream, perhaps before it read this request
             unavailable = grpc.StatusCode.UNAVAILABLE
             raise grpc.aio.AioRpcError(unavailable, grpc.aio.Metadata(), grpc.aio.Metadata(), "the stream has ended")
         return bytes(answer)

@@ -99,7 +99,7 @@ class _Health(health.aio.HealthServicer):
                 self._looking = None
 
     async def _look(self) -> None:
-        """Refresh the state regularly.  Readiness also ends with time (no fetch arrives), which no event reports."""
+        """Refresh the state regularly, since no event reports that readiness has ended for lack of fetches."""
         while True:
             await self._transport.refresh_health()
             await asyncio.sleep(HEALTH_LOOK_S)

@@ -437,9 +437,9 @@ MUTANTS = (
         ("tests/unit/quorum/core/test_transitions.py",),
     ),
     Mutant(
-        "a leader that was stopped acts before it notices that it is paused",
+        "a leader that was suspended acts before it notices that it is paused",
         CORE,
-        "self._contacts.update_pause(leader, now_ms)  # the event may be the first since this node was stopped",
+        "self._contacts.update_pause(leader, now_ms)  # this event may end a long suspension of the process",
         "pass",
         ("tests/unit/quorum/core/test_leading.py",),
     ),
