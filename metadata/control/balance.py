@@ -22,7 +22,7 @@ from metadata.records import NO_LEADER, NO_OFFSET, RECORDS_PER_BATCH_MAX, Partit
 from quorumlog.wire.errors import ApiError
 
 BALANCE_BATCH = 1_000
-"""Leaders that one batch moves back, so that the controller can do other work between batches."""
+"""Maximum number of leaders that one batch moves back, so that the controller can do other work between batches."""
 
 
 class Election(msgspec.Struct, frozen=True):

@@ -2,9 +2,9 @@
 
 Theory of operation.  A broker epoch is the offset of a registration.  A request with an older epoch is refused, so late
 requests of an earlier incarnation change nothing.  The registration of a new incarnation fences the broker.  The same
-batch removes the broker from its leaderships and ISRs; it stays the last member of an ISR only if its replica cannot
-have lost records.  So a broker that restarts with less data than before is never treated as in sync.  A broker is
-unfenced when its heartbeat reports that it has applied its own registration and any later fencing.
+batch, or batches before it, remove the broker from its leaderships and ISRs; it stays the last member of an ISR only if
+its replica cannot have lost records.  So a broker that restarts with less data than before is never treated as in sync.
+A broker is unfenced when its heartbeat reports that it has applied its own registration and any later fencing.
 
 Duplicate ids: a data directory is locked by the process that uses it.  A registration with a directory of the
 registered broker therefore comes from that broker after a restart, and is accepted immediately.  A registration with

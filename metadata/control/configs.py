@@ -97,7 +97,7 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 class Altered(msgspec.Struct, frozen=True):
-    """changed: False if the configs already had these values."""
+    """changed: False for a refusal, a dry run, or configs that already had these values."""
 
     resource: Resource
     outcome: Outcome
@@ -306,7 +306,7 @@ def _too_high(image: ClusterImage, resource: Resource, key: str, value: str | No
 
 
 def _factor(image: ClusterImage, name: str) -> int:
-    """Return the smallest number of replicas of the topic's partitions, now or after a reassignment."""
+    """Return the smallest number of replicas of the topic's partitions, after any reassignments in progress."""
     topic = image.topic(name)
     partitions = () if topic is None else topic.partitions
     return min((len(each.replicas) - len(each.removing) for each in partitions if each is not None), default=1)

@@ -37,7 +37,7 @@ class NewPartitions(msgspec.Struct, frozen=True):
 
 
 class Resized(msgspec.Struct, frozen=True):
-    """The topic after the change.  changed: False if it already had this number of partitions."""
+    """The topic after the change.  changed: False for a refusal, a dry run, or a topic that already had this number."""
 
     topic: str
     outcome: Outcome

@@ -56,7 +56,7 @@ SERIES_MAX = 1_000
 LABELS = ("topic", "partition", "state")
 
 Key = tuple[str, int]
-"""Topic name and index.  The name, since a topic that continues under another id is the same topic for people."""
+"""Topic name and index.  A name, not an id, since a topic that continues under another id is the same for people."""
 Labels = tuple[str, ...]
 
 
@@ -262,7 +262,7 @@ def register_availability(metrics: Metrics, availability: Availability) -> None:
     """Register the metrics, once per process."""
     metrics.gauges(
         "controller_partitions_unavailable",
-        "Partitions that cannot be written: leaderless, or with a leader but under min.insync.replicas.",
+        "Partitions without a leader, and partitions that refuse writes with acks=all (under min.insync.replicas).",
         "state",
         availability.counts,
     )

@@ -3,8 +3,8 @@
 It changes only one thing: `PurgeStrays` deletes replicas that belong to no partition from the node's own disks.  The
 service also keeps in memory why other nodes ended (`ReportEnd`), since a node that has ended answers no request.
 
-The service reads the log and the snapshots on the node's own disk, so its answers contain only committed and applied
-metadata, and the offset of that metadata.  Large requests run one after the other and let the loop run other tasks
+The service reads the log and the snapshots on the node's own disk, so its answers contain only committed metadata, and
+the offset of that metadata.  Large requests run one after the other and let the loop run other tasks
 (`History`); the number of waiting requests is limited.
 """
 

@@ -67,10 +67,12 @@ class Node(Protocol):
         ...
 
     async def confirm_read(self, timeout_ms: int) -> int:
-        """Wait until a majority has confirmed, since the call, that this node leads; return the end offset of the log.
+        """Wait until a majority has confirmed, since the call, that this node leads.
+
+        Return the end offset that a current read must have applied.
 
         Raises:
-            NotLeaderError: it does not lead, or cannot get a confirmation now.
+            NotLeaderError: this node does not lead, or cannot get a confirmation now.
             TimeoutError: not confirmed in time.
         """
         ...

@@ -1,9 +1,9 @@
 """Evidence that the process of a broker without heartbeats has ended: its own addresses refuse connections.
 
 Theory of operation.  When a process ends for any reason, the kernel closes its listening sockets and refuses
-connections to them.  A process that is stopped, swapped out, starved or blocked in a system call keeps its sockets, and
-the kernel continues to accept connections for it.  A host that is down or cut off does not answer at all.  So a refusal
-identifies the one case in which waiting for the session timeout is useless.
+connections to them.  A process that is suspended, swapped out, starved or blocked in a system call keeps its sockets,
+and the kernel continues to accept connections for it.  A host that is down or disconnected does not answer at all.  So
+a refusal identifies the one case in which waiting for the session timeout is useless.
 
 A refusal may also have another cause between this node and the broker: a name that resolves to another host on this
 node, a firewall rule, or a port that is not forwarded.  Therefore an address counts only after it has accepted a

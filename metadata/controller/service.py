@@ -1,14 +1,16 @@
 """The `Controller` service of every process.
 
 The service handles a request if the controller of this node is active.  Otherwise it forwards the request to the
-leader, once.
+leader.
 
 Every call ends shortly before the caller's timeout (`header.timeout_ms`), so that the caller gets a named outcome
 instead of its own timeout.  While no leader is known, or this node has won an election but its controller is not active
 yet, a call waits for an active controller within its deadline.  Only a transfer of leadership does not wait: a leader
 may hand over before its controller is active.  Otherwise a node whose controller cannot become active, for example
-because it cannot read its log, could not hand over.  A request is forwarded only once: if it reaches a node that is not
-the leader, that node answers NOT_CONTROLLER, and the caller looks for the new leader itself.
+because it cannot read its log, could not hand over.  A forwarded request is not forwarded again: if it reaches a node
+that is not the leader, that node answers NOT_CONTROLLER, and the caller looks for the new leader itself.  If the leader
+is replaced meanwhile, this node sends the request to the new leader, but only if the request is a read or was certainly
+not sent.
 
 A read with `unconfirmed` in its header needs no controller: this node answers it from the metadata that it has applied.
 The reply is marked as unconfirmed, and contains the offset, the generation of the quorum and the epoch.
@@ -262,7 +264,7 @@ class ControllerService:
         if not call.done():
             await asyncio.wait({call}, timeout=REPLACED_GRACE_MS / 1000)
 
-    # Methods that only the active controller handles
+    # Handlers of the methods
 
     async def _register(self, request: pb.RegisterBrokerRequest, timeout_ms: float) -> pb.RegisterBrokerReply | Outcome:
         answer = await self.controller.register(convert.registration(request), timeout_ms)

@@ -1,7 +1,7 @@
 """Soft state of the active controller: the last heartbeat of each broker, and its progress.
 
 This state is not in the log: a new controller gives every unfenced broker a new session.  If the check itself is late,
-this process was stopped or starved, and heartbeats that arrived in that time wait unread in its sockets.  Then every
+this process was suspended or starved, and heartbeats that arrived in that time wait unread in its sockets.  Then every
 session is renewed, so that a controller's own pause fences no broker.
 
 A leadership that pauses because the network failed probably receives no heartbeats either.  Therefore no session ends

@@ -224,8 +224,8 @@ message.timestamp.type: LogAppendTime replaces the timestamps of producers with 
 message.timestamp.before.max.ms, message.timestamp.after.max.ms: how far the timestamp of a record may lie in the past
 and in the future.  The largest number means no limit, and is the default of both.  Kafka 4 limits the future to 1 h.
 Kafka configs that scripts set, but that have no meaning for quorumlog, are accepted with a note
-(`ConfigKey.no_effect`).  Configs with one permitted value would change which records are accepted, stamped or kept, so
-no other value is accepted.
+(`ConfigKey.no_effect`).  Some Kafka configs may have only one value, because another value would change which records
+are accepted or how they are kept.
 """
 
 CLUSTER_CONFIGS: dict[str, ConfigKey] = {
@@ -295,25 +295,25 @@ errors.deadletterqueue.*: whether a broker creates a missing dead-letter topic o
 names of these topics must begin.
 group.consumer.*: limits of groups of the newer protocol (KIP-848).
 group.consumer.assignors: the assignors that members may choose, the default first.
-group.consumer.assignment.interval.ms: the time between two assignments (KIP-1263).
+group.consumer.assignment.interval.ms: the minimum time between two assignments of a group (KIP-1263).
 group.consumer.migration.policy: whether a group with members may change its protocol.
 group.share.*: limits of share groups (KIP-932).
 group.share.delivery.count.limit: a record that was delivered this often without being accepted is archived.
 group.share.record.lock.duration.ms: how long a member may keep a record.
-group.share.partition.max.record.locks: records of a partition that may be in flight in a share group.
+group.share.partition.max.record.locks: the maximum number of records of a partition in flight in a share group.
 group.share.min.*, group.share.max.*: the range for configs of single groups (`metadata/image/group_configs.py`).
 share.auto.offset.reset, share.isolation.level: the values for share groups that set none; Kafka has no such defaults.
 group.initial.rebalance.delay.ms: how long the first rebalance of an empty group waits for more members.
-group.max.size: members of a group.
+group.max.size: the maximum number of members of a group.
 metadata.retention.*: how much history of the metadata every node keeps; the limit that is reached first applies.
-offset.metadata.max.bytes: size of the text that a client may store with a committed offset.
+offset.metadata.max.bytes: the maximum size of the text that a client stores with a committed offset.
 offsets.retention.minutes: how long the offsets of a group stay after it became empty.
-offsets.topic.num.partitions: partitions of __consumer_offsets when a broker creates that topic.
+offsets.topic.num.partitions: the number of partitions of __consumer_offsets when a broker creates that topic.
 reassignment.throttle.bytes.per.second: how much a broker copies to replicas that are being added; -1: no limit.
 replica.selector: rack-aware sends a consumer that names its rack to a replica in that rack; with `leader`, leaders
 serve all consumers.
 transaction.max.timeout.ms: how long a producer may keep a transaction open.
-transaction.state.log.num.partitions: partitions of __transaction_state when a broker creates that topic.
+transaction.state.log.num.partitions: the same for __transaction_state.
 transactional.id.expiration.ms: how long a transactional id without an open transaction is kept.
 """
 
