@@ -271,7 +271,7 @@ class ControlPlane:
     # Readiness
 
     async def describe_quorum(self, timeout_ms: int) -> DescribeQuorumReply | None:
-        """Return the description of the quorum by its leader; None if the leader does not answer in time."""
+        """Return the description of the quorum by its leader; None if no leader answers in time."""
         return await leaders_description(self.node, self._transport, timeout_ms)
 
     def checks(self) -> dict[str, Callable[[], Check]]:
@@ -328,7 +328,9 @@ class ControlPlane:
         metrics.gauge("quorum_epoch", "Epoch of the metadata quorum.", lambda: node.epoch)
         metrics.gauge("quorum_leader_id", "Node id of the leader; absent when none is known.", lambda: node.leader_id)
         metrics.gauge("quorum_is_leader", "Whether this node leads.", lambda: node.role is Role.LEADER)
-        metrics.gauge("quorum_is_paused", "Whether it leads without fetches from a majority.", lambda: node.paused)
+        metrics.gauge(
+            "quorum_is_paused", "Whether this node leads without fetches from a majority.", lambda: node.paused
+        )
         metrics.gauge("quorum_high_watermark", "End of the known committed records.", lambda: node.high_watermark)
         metrics.gauge("quorum_log_end_offset", "End of this node's log.", lambda: node.log_end_offset)
         metrics.gauge("quorum_applied_offset", "End of the records applied on this node.", lambda: node.applied_offset)

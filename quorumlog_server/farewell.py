@@ -2,8 +2,8 @@
 
 A node that has ended answers no questions.  It therefore writes the reason into its directories (`LastEnd`), where its
 next start finds it.  It also sends the reason to the other nodes that it knows.  They keep it in memory for `kctl
-doctor`.  Both are
-attempts: neither may make a stop fail or delay it for long.  The other nodes drop the reason once the node runs again.
+doctor`.  Both are attempts: neither may make a stop fail or delay it for long.  The other nodes drop the reason once
+the node runs again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """`quorum-node recover`: rebuilds the metadata quorum from a surviving directory, after its majority is lost.
 
 This is not Raft: records that only lost disks held are lost, and records that no majority had confirmed become
-committed.  So an operator runs this program offline, and the program explains the consequences.  It uses the directory
-with the greatest (epoch, end offset) of all that remain, and appends to its log, in one transaction:
+committed.  So an operator runs this program offline, and the program explains the consequences.  Among the given
+directories of the newest generation, it uses the one with the greatest (epoch, end offset), and appends to its log, in
+one transaction:
 
 - `Voters` of a new generation, with only this node, under a new directory id.  Nodes of older generations are
   refused because of their generation, and a copy of the old directory is another replica;

@@ -33,7 +33,7 @@ from quorumlog_server.standing import Standing, StandingStore
 ASK_TIMEOUT_MS = 30_000
 """Time limit of a request to be added.  The controller answers when the new voter has caught up."""
 LOOK_S = 5.0
-"""Longest time between two checks whether the node should ask.  No event reports that a wait is over."""
+"""Longest time between two checks of whether the node should ask.  No event reports that a wait is over."""
 WAIT_FIRST_S = 1.0
 WAIT_MAX_S = 60.0
 """First and longest wait after a refusal."""
@@ -213,8 +213,8 @@ class Volunteer:
             reason=result.message,
             next=result.next or f"kctl remove-voter {node.node_id}, if it will not restart",
         )
-        # If the request to be added is unanswered, the node may not be a voter.  It stays LEAVING, and asks again.
-        # A refusal does not show whether an earlier request to leave took effect.
+        # If the request to be added is unanswered, it is unknown whether the node is a voter.  It stays LEAVING, so it
+        # may ask again after a restart.  A refusal does not show whether an earlier request to leave took effect.
         is_voter = was_voter and not had_left
         if is_voter and result.error not in UNKNOWN_OUTCOMES:
             await self._save(Standing.VOTER)
