@@ -34,7 +34,7 @@ _LEADER_CHANGE = re.compile(r"LeaderChange: (\d+) leads epoch (\d+)")
 
 
 def plan(folder: Path, voters: int = 3, joining: int = 0, brokers: int = 0, **settings: int) -> DevCluster:
-    """`voters` founders, ids from 1, `joining` more that are started with --join, and brokers, ids from 11."""
+    """Plan `voters` founders with ids from 1, `joining` more nodes with --join, and brokers with ids from 11."""
     cluster = dev_cluster.plan(folder / "cluster", voters + joining, brokers, PORT_BASE, made_dir=True)
     founders = ",".join(f"{node.id}@{node.control}" for node in cluster.nodes[:voters])
     for node in cluster.nodes:
@@ -60,7 +60,7 @@ async def running(
 
 @asynccontextmanager
 async def started(cluster: DevCluster) -> AsyncIterator[DevCluster]:
-    """The same for a cluster that is planned already."""
+    """Start a planned cluster; processes that still run at the end are killed."""
     try:
         await start(cluster)
         yield cluster
@@ -79,7 +79,7 @@ async def spawn(cluster: DevCluster, node: Node) -> None:
     """Start one node without waiting until it is ready."""
     process = processes.spawn(node.command, Path(node.log), dev_cluster.environment())
     node.pid, node.mark = process.pid, processes.start_mark(process.pid) or ""
-    process.returncode = 0  # as in dev_cluster: found again by its pid
+    process.returncode = 0  # as in dev_cluster, which finds the process by its pid
     cluster.save()
 
 
@@ -92,13 +92,13 @@ async def ready(node: Node) -> None:
 
 
 async def kill(node: Node) -> None:
-    """SIGKILL, also to a node that is stopped."""
+    """Send SIGKILL, also to a suspended node, and wait for its end."""
     processes.send(node.pid, signal.SIGKILL)
     assert await processes.gone(node.pid, node.mark, TIMEOUT_S)
 
 
 async def stop(node: Node) -> None:
-    """SIGTERM, as a service manager does."""
+    """Send SIGTERM, as a service manager does, and wait for the end."""
     processes.send(node.pid, signal.SIGTERM)
     assert await processes.gone(node.pid, node.mark, TIMEOUT_S), last_lines(node)
 
@@ -118,7 +118,7 @@ def node_of(cluster: DevCluster, node_id: int) -> Node:
 
 
 def named(cluster: DevCluster, *node_ids: int) -> str:
-    """ID@HOST:PORT,… as kctl takes it."""
+    """Return these nodes as ID@HOST:PORT,…, as kctl expects them."""
     return ",".join(f"{node_id}@{node_of(cluster, node_id).control}" for node_id in node_ids)
 
 
@@ -143,7 +143,7 @@ def another_node(cluster: DevCluster, node_id: int, *options: str) -> Node:
 
 
 async def refuses_to_run(node: Node) -> str:
-    """Start a node that must end with status 2, wrong configuration, and return its last line."""
+    """Start a node that must end with status 2 (wrong configuration), and return its last line."""
     process = await asyncio.create_subprocess_exec(
         *node.command,
         env=dev_cluster.environment(),

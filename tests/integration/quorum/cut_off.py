@@ -75,7 +75,7 @@ class Nodes:
             await client.close()
 
     def client(self, node_id: int) -> ControllerClient:
-        """A client of this node alone, through its side door."""
+        """Return a client of this node alone, through its side door."""
         return self._clients[node_id]
 
     async def describe(self, node_id: int) -> Any:

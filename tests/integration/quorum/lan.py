@@ -60,11 +60,11 @@ class Lan:
         self._holders: dict[int, asyncio.subprocess.Process] = {}
 
     def address(self, host: int) -> str:
-        """Return the address at which the other hosts reach it."""
+        """Return the address at which the other hosts reach this host."""
         return f"10.9.0.{host}"
 
     def side_door(self, host: int) -> str:
-        """Return the address at which this process reaches it, even while it is disconnected."""
+        """Return the address at which this process reaches the host, even while the host is disconnected."""
         return f"10.8.{host}.2"
 
     async def __aenter__(self) -> Lan:
@@ -111,7 +111,7 @@ class Lan:
 
 
 async def _holder() -> asyncio.subprocess.Process:
-    """A process that does nothing but have a network namespace."""
+    """Start a process that only holds a network namespace."""
     holder = await asyncio.create_subprocess_exec(
         *("unshare", "--net", "sh", "-c", "echo there; exec sleep infinity"), stdout=asyncio.subprocess.PIPE
     )

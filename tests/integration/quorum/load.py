@@ -60,7 +60,7 @@ class Load:
 
 @asynccontextmanager
 async def under_load(cluster: DevCluster) -> AsyncIterator[Load]:
-    """Run clients until the block is left; then check that everything acknowledged exists."""
+    """Run clients until the block ends; then check that everything acknowledged exists."""
     load = Load()
     replication = min(3, sum(node.listen is not None for node in cluster.nodes))
     async with ControllerClient(everybody(cluster)) as admin:
@@ -94,7 +94,7 @@ async def create(admin: ControllerClient, name: str, partitions: int, replicatio
 
 
 async def register(admin: ControllerClient, broker_id: int, timeout_s: float = ATTEMPT_S) -> int:
-    """Register a broker that does not exist; its epoch, which is the offset of the record.
+    """Register a broker that does not exist, and return its epoch, which is the offset of the record.
 
     Raises:
         ClusterError: refused, or of unknown outcome.
@@ -111,7 +111,7 @@ async def register(admin: ControllerClient, broker_id: int, timeout_s: float = A
 
 
 async def registered(admin: ControllerClient) -> dict[int, int]:
-    """Broker ids and epochs, by a current read."""
+    """Return broker ids and epochs, by a current read."""
     reply = await admin.call(rpcs.DESCRIBE_BROKERS, pb.DescribeBrokersRequest(), ATTEMPT_S)
     return {broker.broker_id: broker.broker_epoch for broker in reply.brokers}
 
@@ -125,7 +125,7 @@ async def outcome(call: Awaitable[T]) -> T | ClusterError:
 
 
 async def _administer(admin: ControllerClient, load: Load, ending: asyncio.Event, replication: int) -> None:
-    """Topics one after the other; brokers that do not exist are registered where there are no brokers for topics."""
+    """Create topics one after the other; in a cluster without brokers, register brokers that do not exist."""
     since, number = asyncio.get_running_loop().time(), 0
     while not ending.is_set():
         name = f"t{number}" if replication else str(1000 + number)

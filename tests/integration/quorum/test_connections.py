@@ -21,7 +21,10 @@ async def test_connections_leave_descriptors_for_everything_else(monkeypatch: py
     try:
 
         async def is_closed(reader: asyncio.StreamReader) -> bool:
-            """A server that continues with HTTP/2 sends its settings and keeps the connection."""
+            """Return whether the server closes the connection.
+
+            A server that continues with HTTP/2 sends its settings and keeps the connection.
+            """
             try:
                 async with asyncio.timeout(2):
                     while await reader.read(1_000):
@@ -52,7 +55,7 @@ async def test_idle_connections_do_not_block_an_operator(monkeypatch: pytest.Mon
     try:
         async with asyncio.timeout(8):  # less than a command of kctl waits by default
             while not await runtime_grpc.connect(channel, 1):
-                pass  # refused: `connect` waits for the next attempt by itself
+                pass  # refused; `connect` waits before the next attempt
         assert channel.get_state() is grpc.ChannelConnectivity.READY
     finally:
         await channel.close()

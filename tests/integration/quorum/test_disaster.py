@@ -64,7 +64,7 @@ async def serves(cluster: DevCluster, topic: str, *brokers: int) -> None:
 
 
 async def led_anew(cluster: DevCluster, *brokers: int) -> None:
-    """Wait until another voter leads, and has these brokers."""
+    """Wait until a node leads and reports exactly these brokers as unfenced."""
     await clusters.leader_of(cluster)
 
     async def is_so() -> bool:
@@ -153,7 +153,7 @@ async def test_recovery_after_two_of_three_voters_lost_their_disks(tmp_path: Pat
 
 
 async def old_voters_come_back(cluster: DevCluster, folder: Path) -> None:
-    """Restored from a copy, they are refused by name.  After the printed steps they are voters again."""
+    """Old voters, restored from a copy, are refused.  After the printed steps they are voters again."""
     quorum = await done(cluster, "quorum", "status")
     assert (quorum["generation"], [voter["id"] for voter in quorum["voters"]]) == (1, [1])
     for number in (2, 3):
@@ -174,7 +174,7 @@ async def old_voters_come_back(cluster: DevCluster, folder: Path) -> None:
 
 
 async def test_the_survivor_with_the_longest_log_is_recovered(tmp_path: Path) -> None:
-    """A broker also keeps the whole metadata log: with its copy nothing is lost, and it becomes the voter."""
+    """A broker also keeps the whole metadata log.  Recovery from its disk loses nothing, and makes it the voter."""
     async with running(tmp_path, voters=3, brokers=2, **FAST) as cluster:
         one, two, three = (node_of(cluster, number) for number in (1, 2, 3))
         broker, other = node_of(cluster, 11), node_of(cluster, 12)

@@ -111,7 +111,7 @@ def now() -> float:
 
 
 async def use(cluster: DevCluster, history: History, ending: asyncio.Event) -> None:
-    """One client: it sends one operation after another, each to any node that answers."""
+    """Run a client that sends one operation after another, each to any node that answers."""
     addresses = everybody(cluster)
     history.random.shuffle(addresses)
     async with ControllerClient(addresses) as client:
@@ -123,7 +123,7 @@ async def use(cluster: DevCluster, history: History, ending: asyncio.Event) -> N
 
 
 async def kill_some(cluster: DevCluster, history: History) -> None:
-    """Usually the leader; sometimes two voters, so that none leads until they have restarted."""
+    """Kill usually the leader; sometimes two voters, so that none leads until they have restarted."""
     leader = (await leader_of(cluster)).id
     others = history.random.sample([number for number in (1, 2, 3) if number != leader], 2)
     victims = history.random.choice([[leader], [leader], [leader, others[0]], others[:1], others])

@@ -49,7 +49,7 @@ async def configure(client: ControllerClient, **values: int) -> None:
 
 @asynccontextmanager
 async def writes(cluster: DevCluster) -> AsyncIterator[None]:
-    """Go on writing meanwhile."""
+    """Write changes until the block ends."""
 
     async def on() -> None:
         while True:
@@ -76,7 +76,7 @@ async def history_begins(node: Node) -> int:
 
 
 async def same(cluster: DevCluster, *nodes: Node) -> None:
-    """Wait until all of them have the same metadata."""
+    """Wait until all these nodes have the same metadata."""
 
     async def is_so() -> bool:
         found = [await metadata(node) for node in nodes]

@@ -89,7 +89,7 @@ class Running:
         await self.task
 
     async def kill(self) -> None:
-        """No farewell, no hand-over."""
+        """End the node without a farewell or a handover."""
         self.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await self.task
@@ -108,7 +108,7 @@ class Cluster:
         return transport
 
     def reserve(self, *node_ids: int) -> None:
-        """Bind first, so that each knows the others' ports."""
+        """Bind the ports of these nodes, so that each node can be started with the ports of the others."""
         for node_id in node_ids:
             self._transports[node_id] = self._transport(node_id)
 
@@ -133,7 +133,7 @@ class Cluster:
             await self.start(node_id, node_ids)
 
     async def leader(self, besides: tuple[int, ...] = ()) -> Running:
-        """Return the node that leads, once its LeaderChange is applied there."""
+        """Return the node that leads, once it has applied its LeaderChange."""
         candidates = [one for node_id, one in self.running.items() if node_id not in besides and not one.task.done()]
 
         async def leading(one: Running) -> Running:

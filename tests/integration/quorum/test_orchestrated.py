@@ -136,7 +136,7 @@ async def test_a_voter_that_moved_is_updated_once_its_address_is_proven(tmp_path
         await clusters.stop(moved)
         place = moved.command.index("--initial-voters")
         moved.command[place : place + 2] = ["--join", leader.control]
-        given(moved, "--advertise", f"127.0.0.1:{free + 1}")  # nobody listens there
+        given(moved, "--advertise", f"127.0.0.1:{free + 1}")  # no process listens at this port
         await clusters.spawn(cluster, moved)
         refused = await quorum_is(
             cluster, "the address is not proven", lambda it: f"127.0.0.1:{free + 1}" in it.target_problem

@@ -34,7 +34,7 @@ SOON = {"quorum_preference_wait_ms": 500}
 
 
 async def prefer(cluster: DevCluster, node_id: int) -> Node:
-    """Prefer a node; it leads."""
+    """Prefer a node, and wait until it leads."""
     await done(cluster, "preferred-controllers", "set", str(node_id))
     await quorum_is(cluster, f"node {node_id} leads", lambda it: it.known.leader_id == node_id)
     return node_of(cluster, node_id)

@@ -89,7 +89,7 @@ class Voters:
                 await asyncio.sleep(0.05)  # every node has refused: an election is in progress elsewhere
 
     async def registered(self) -> dict[int, int]:
-        """Broker ids and epochs, by a current read."""
+        """Return broker ids and epochs, by a current read."""
         request = pb.DescribeBrokersRequest(header=pb.RequestHeader(timeout_ms=20_000))
         address = self.addresses[min(self.processes)]
         reply = await self.client.call(address, rpcs.DESCRIBE_BROKERS, request, 21_000)
@@ -105,7 +105,7 @@ class Voters:
                     found = await self.describe(node_id)
                     if found is not None and found.known.leader_id == node_id and not found.paused:
                         return node_id
-                await asyncio.sleep(0.05)  # another process: asked again
+                await asyncio.sleep(0.05)  # no event of another process arrives: ask again
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ async def test_a_resumed_leader_finds_itself_replaced(voters: Voters) -> None:
     async with asyncio.timeout(60):
         while (found := await voters.describe(old)) is None or found.known.leader_id != new:
             new = await voters.leader()
-            await asyncio.sleep(0.05)  # another process: asked again
+            await asyncio.sleep(0.05)  # no event of another process arrives: ask again
     assert await voters.registered() == acknowledged
 
 

@@ -28,7 +28,7 @@ TOPIC = UUID(int=7)
 
 
 async def three_nodes(folder: Path) -> list[NodeConfig]:
-    """A cluster that has been used, and stopped."""
+    """Create a cluster of three voters, use it, and stop it."""
     ports = free_ports(3)
     voters = tuple(InitialVoter(number, Address("127.0.0.1", port)) for number, port in enumerate(ports, 1))
     configs = [configure(folder, number, port, initial_voters=voters) for number, port in enumerate(ports, 1)]
@@ -71,7 +71,7 @@ async def test_one_disk_of_three_recovers_the_cluster(tmp_path: Path, capsys: py
 
 
 async def returns(folder: Path, config: NodeConfig, one: ControlPlane) -> None:
-    """A voter of the earlier generation is refused by name.  With an empty disk, it joins as an observer."""
+    """Check that a voter of the earlier generation is refused.  With an empty disk, it joins as an observer."""
     (folder / "lost-2").rename(folder / "2")
     with pytest.raises(ConfigError, match="the quorum was rebuilt"):
         async with asyncio.timeout(30), plane(config):

@@ -32,7 +32,7 @@ ATTEMPTS = 10
 
 
 async def set_target(cluster: DevCluster, target: list[int]) -> None:
-    """Send the request as kctl does, without a process that must end first."""
+    """Send the request of kctl without starting a process."""
     voters = [pb.VoterAddress(node_id=node_id, address=node_of(cluster, node_id).control) for node_id in target]
     request = pb.ChangeVotersRequest(set_target=pb.SetTargetVoters(voters=voters))
     async with ControllerClient(everybody(cluster)) as client:
@@ -52,7 +52,7 @@ async def caught_midway(cluster: DevCluster) -> tuple[Node, list[int]]:
         described = await quorum_is(cluster, "a leader", lambda it: True)
         if described.HasField("target_voters") and last.id not in voter_ids(described):
             return node_of(cluster, described.known.leader_id), others
-        processes.send(last.pid, signal.SIGCONT)  # they were quicker
+        processes.send(last.pid, signal.SIGCONT)  # the target was already reached
         await quorum_is(cluster, "the target", lambda it: not it.HasField("target_voters"))
         current, others = others, current
     raise AssertionError("the target was always reached before anything could happen")
@@ -88,12 +88,12 @@ async def test_a_target_is_cancelled_midway(tmp_path: Path) -> None:
             processes.send(hidden.pid, signal.SIGSTOP)
             if (await done(cluster, "alter-quorum", "--cancel"))["changed"]:
                 break
-            processes.send(hidden.pid, signal.SIGCONT)  # it was already complete
+            processes.send(hidden.pid, signal.SIGCONT)  # the target was already reached
             await done(cluster, "alter-quorum", "--target", named(cluster, 1), "--wait")
         else:
             raise AssertionError("the target was always reached before it could be cancelled")
         left = await quorum_is(cluster, "no target", lambda it: not it.HasField("target_voters"))
-        # Each step that was complete remains.  A fast cancellation comes before the first one.
+        # Completed steps remain.  A fast cancellation comes before the first step.
         assert set(voter_ids(left)) in ({1}, {1, 2}, {1, 2, 3})
         processes.send(hidden.pid, signal.SIGCONT)
         assert (await done(cluster, "alter-quorum", "--cancel"))["changed"] is False, "there is none: already satisfied"

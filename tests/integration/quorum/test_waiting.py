@@ -65,7 +65,7 @@ async def test_a_wait_follows_a_target_and_status_shows_the_last_leaderships_end
             "it counts as down",
             lambda it: clusters.lag_of(it, down.id) is not None and _age(it, down.id) > 2500,
         )
-        # The leader and one that is down could not commit.  Known voters may be down as long as a majority runs.
+        # The leader and a voter that is down could not commit.  Known voters may be down as long as a majority runs.
         target = named(cluster, leader.id, down.id)
         refused = await clusters.say(cluster, "alter-quorum", "--target", target, "--wait")
         assert (refused.code, "NO_MAJORITY" in refused.err) == (5, True), refused

@@ -1,4 +1,4 @@
-"""Former leaders that do not know it yet: stopped by a signal, or disconnected."""
+"""Former leaders that do not know that they were replaced: suspended by a signal, or disconnected."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ async def test_a_leader_removed_while_it_was_stopped_serves_no_stale_data(tmp_pa
         others = [node for node in cluster.nodes if node is not zombie]
         await register(admin, 1000)
         async with ControllerClient([zombie.control]) as old, ControllerClient([it.control for it in others]) as new:
-            assert set(await registered(old)) == {1000}  # connected
+            assert set(await registered(old)) == {1000}  # so the client is connected
             processes.send(zombie.pid, signal.SIGSTOP)
-            waiting = asyncio.create_task(registered(old))  # in its socket when it wakes up
+            waiting = asyncio.create_task(registered(old))  # waits in the socket of the suspended node
             await leads_among(others)
             await register(new, 2000)
             waiting_change = asyncio.create_task(register(old, 3000))

@@ -28,7 +28,7 @@ def incarnation(broker_id: int, number: int = 0) -> UUID:
 
 
 def registration(broker_id: int, number: int = 0, **changes: Any) -> RegisterBroker:
-    """A registration of the broker's incarnation `number`, always with its one directory."""
+    """Return a registration of the broker's incarnation `number`, always with the same directory."""
     fields: dict[str, Any] = {
         "broker_id": broker_id,
         "incarnation_id": incarnation(broker_id, number),
@@ -55,7 +55,7 @@ class Cluster:
             self.log += records
 
     def execute(self, decide: Callable[[ClusterImage, bool], Decision[T]]) -> T:
-        """Decide and apply, again while there is more, as the controller does; return the reply."""
+        """Decide and apply, repeatedly while `more` is set, as the controller does; return the reply."""
         again = False
         while True:
             decision = decide(self.image, again)
@@ -69,7 +69,7 @@ class Cluster:
         return self.execute(lambda image, again: register(image, request, session_live=session_live and not again))
 
     def beat(self, broker_id: int, *, others_applied: int = FAR, **changes: Any) -> HeartbeatAnswer:
-        """A heartbeat of the broker as registered, which has applied everything."""
+        """Send a heartbeat of the registered broker, which has applied everything."""
         fields: dict[str, Any] = {
             "broker_id": broker_id,
             "broker_epoch": self.image.brokers[broker_id].epoch if broker_id in self.image.brokers else 0,
@@ -87,7 +87,7 @@ class Cluster:
         self.execute(lambda image, again: fence(image, broker_id))
 
     def start(self, *broker_ids: int, **changes: Any) -> None:
-        """Brokers register and are unfenced.  changes: those of their registrations."""
+        """Register brokers and unfence them.  changes: fields of their registrations."""
         for broker_id in broker_ids:
             assert self.register(broker_id, **changes).outcome.ok
             assert not self.beat(broker_id).fenced

@@ -65,7 +65,7 @@ class FakeNode:
         self.resumed_at = 0.0
         self.busy = False
         self.control_addresses: dict[int, str] = {}
-        self.refused = 0  # appends, while it was busy
+        self.refused = 0  # number of appends that it refused while it was busy
         self.high_watermark = 0
         self.applied = 0
         self.auto_commit = False
@@ -104,7 +104,7 @@ class FakeNode:
         return self.high_watermark
 
     async def change_voters(self, change: VoterChange, *, dry_run: bool, timeout_ms: int) -> VoterChangeResult:
-        """Returns the question."""
+        """Note the change, and return `changed`."""
         self.asked.append((change, dry_run))
         return self.changed
 
@@ -151,7 +151,7 @@ class FakeNode:
             self.commit()
 
     def lose(self, leader_id: int | None = None, address: str | None = None, *, truncate: bool = False) -> None:
-        """Another node leads the next epoch, or none yet.  With `truncate`, uncommitted records are lost."""
+        """Let another node lead the next epoch, or none yet.  With `truncate`, uncommitted records are lost."""
         assert self.machine is not None
         self.epoch += 1
         self.leading, self.leader_id, self.leader_address = False, leader_id, address
@@ -165,7 +165,7 @@ class FakeNode:
 
 
 class FakeTransport:
-    """Records forwarded requests, and answers with `answer`; a `hanging` address does not, until it `fails`."""
+    """Records forwarded requests, and answers with `answer`.  A `hanging` address gives no answer until `fails`."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, AnyRpc, Any, int]] = []
@@ -174,7 +174,7 @@ class FakeTransport:
         self._hung: dict[str, asyncio.Future[None]] = {}  # by address
 
     def fails(self, address: str, error: Exception) -> None:
-        """End the call to a hanging address."""
+        """End the call to a hanging address with an error."""
         self._hung.pop(address).set_exception(error)
 
     async def call(self, address: str, rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:

@@ -83,7 +83,7 @@ class KeptLog:
         return (max(ends), self.images[max(ends)]) if ends else None
 
     def drop_below(self, end_offset: int) -> None:
-        """As after a snapshot, with no history kept: the log begins there."""
+        """Let the log begin at this end, as after a snapshot without retained history."""
         assert end_offset in self.images, f"{end_offset} is inside a batch"
         self.snapshots = [end_offset]
         self.log_start = end_offset

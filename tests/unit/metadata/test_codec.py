@@ -25,17 +25,17 @@ def good() -> pb.Record:
 
 
 def reason(number: int) -> pb.Reason:
-    """The same applies to a number that no reason has."""
+    """Return any number as a reason, even a number that no reason has."""
     return cast(pb.Reason, number)
 
 
 def scope(number: int) -> pb.Config.Scope:
-    """The same applies to a number that no scope has."""
+    """Return any number as a scope, even a number that no scope has."""
     return cast(pb.Config.Scope, number)
 
 
 def with_unknown_field(message: Message) -> bytes:
-    """Field number 999, a varint, which no message of ours has."""
+    """Return the message with field number 999, a varint, which no message of this project has."""
     return message.SerializeToString() + bytes([0xB8, 0x3E, 0x01])
 
 

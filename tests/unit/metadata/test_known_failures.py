@@ -23,14 +23,14 @@ from tests.unit.metadata.fake_node import run, settle
 
 
 def isr_change(cluster: Cluster, topic_id: UUID, *isr: int, **epochs: int) -> IsrChange:
-    """Return the proposal of the leader; `epochs`: of brokers that it knows otherwise (`b2=…`)."""
+    """Return the proposal of the leader.  epochs: broker epochs that it knows wrongly (`b2=…`)."""
     now = cluster.partition(topic_id)
     members = tuple([Member(each, epochs.get(f"b{each}", cluster.epoch(each))) for each in isr])
     return IsrChange(topic_id, 0, now.leader_epoch, now.partition_epoch, members)
 
 
 def propose(cluster: Cluster, sender: int, change: IsrChange) -> str:
-    """The word of the answer."""
+    """Return the error of the answer."""
     decision = alter_partition(cluster.image, sender, cluster.epoch(sender), [change])
     cluster.apply(decision.records)
     check_invariants(cluster.image)
@@ -148,7 +148,7 @@ def test_k13841_a_new_controller_places_topics_before_the_first_heartbeat() -> N
 def test_k35_the_last_replica_is_not_elected_when_it_returns_empty() -> None:
     """The ISR shrinks to one replica, whose disk is then lost.
 
-    No truncation is silent, however the loss is noticed.
+    No election may silently truncate acknowledged records, in whichever way the loss is noticed.
     """
     for emptied in ("another directory", "reported lost"):
         cluster = Cluster()
@@ -170,10 +170,10 @@ def test_k35_the_last_replica_is_not_elected_when_it_returns_empty() -> None:
         assert cluster.partition(topic_id).leader == NO_LEADER
         check_invariants(cluster.image)
         assert cluster.beat(3).outcome.ok
-        assert cluster.partition(topic_id).leader == NO_LEADER  # it left while the ISR was large enough
+        assert cluster.partition(topic_id).leader == NO_LEADER  # 3 left while the ISR was large enough
         cluster.beat(2)
         now = cluster.partition(topic_id)
-        assert (now.leader, now.isr) == (2, (2,))  # it holds all committed records, so the election was clean
+        assert (now.leader, now.isr) == (2, (2,))  # 2 holds all committed records, so the election was clean
         assert cluster.reason() is Reason.BROKER_UNFENCED
 
 
@@ -238,7 +238,7 @@ def test_k37_a_topic_is_created_deleted_and_created_again_in_one_delta() -> None
             loader.feed(chunk)
     loaded = loader.finish().apply(middle.end_offset, cluster.log[middle.end_offset :])
     assert loaded.digest() == cluster.image.digest() == ClusterImage().apply(0, cluster.log).digest()
-    assert cluster.partition(second).leader_epoch == 2  # clients ignore lower ones of the same name
+    assert cluster.partition(second).leader_epoch == 2  # clients ignore lower epochs of the same topic name
     [again] = create_topics(cluster.image, [NewTopic("t")], cluster.new_id).reply
     assert again.outcome.error == "TOPIC_ALREADY_EXISTS"
 
@@ -263,7 +263,7 @@ def test_k41_heartbeats_are_answered_while_a_large_change_is_applied() -> None:
 
 
 def test_k15021_a_smaller_isr_does_not_raise_the_leader_epoch() -> None:
-    """This holds when the leader requests it and when a follower shuts down: fetches and writes under way continue."""
+    """Neither a request of the leader nor the shutdown of a follower interrupts fetches and writes under way."""
     cluster = Cluster()
     cluster.start(1, 2, 3)
     topic_id = cluster.create("t", (1, 2, 3))

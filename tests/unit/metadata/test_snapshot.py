@@ -40,7 +40,7 @@ def topic_id(number: int) -> UUID:
 
 
 def example(topics: int = 3, partitions: int = 4) -> ClusterImage:
-    """Some of everything; `partitions` of topic 0 is the largest topic."""
+    """Return an image with some of everything.  partitions: number of partitions of topic 0."""
     records: list[Record] = [registration(broker) for broker in range(5)]
     for number in range(topics):
         records.append(Topic(topic_id(number), f"topic{number}"))

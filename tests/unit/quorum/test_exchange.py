@@ -49,7 +49,7 @@ async def test_a_request_without_an_answer_fails_and_later_ones_have_their_own_t
         assert not second.done(), "it has waited for half of the time"
         with pytest.raises(UnreachableError):
             await second
-        with pytest.raises(UnreachableError):  # the timer was not forgotten
+        with pytest.raises(UnreachableError):  # a later request gets a timer, too
             await rig.exchange.handle(VOTE)
     assert rig.exchange.requests_in_progress == 0
 

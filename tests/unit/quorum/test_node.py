@@ -71,7 +71,7 @@ class GatedStore(StoreWithoutSnapshots):
 
 
 class DeafTransport:
-    """Nobody answers."""
+    """A transport in which no peer answers."""
 
     handler: Handler
     closed = False

@@ -86,7 +86,7 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 async def in_thread(path: Path, *topics: str) -> Read:
-    """`dump` runs a loop of its own."""
+    """Dump in a thread, because `dump` runs an event loop of its own."""
     return await asyncio.to_thread(Read, path, *topics)
 
 

@@ -28,7 +28,7 @@ def noted(folder: Path) -> End | None:
 
 
 async def test_a_refusal_after_the_beginning_is_noted(tmp_path: Path) -> None:
-    """A broker locks its directories before its ports; without a note it would count as killed."""
+    """A broker locks its directories before it binds its ports.  Without a note it would count as killed."""
     one = farewell(tmp_path)
     one.begin()
     await one.end(2, ConfigError("cannot listen", next_step="stop the other process"))

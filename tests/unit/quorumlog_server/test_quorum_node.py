@@ -1,4 +1,4 @@
-"""The command line of `quorum-node`: whether a directory is formatted already."""
+"""The command line of `quorum-node`: the directories that count as formatted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def formatted(data_dir: Path) -> bool:
 
 
 def test_a_directory_of_another_user_counts_as_formatted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening it then reports the reason; "is not formatted" would be wrong advice."""
+    """The node then opens the directory and reports the real problem; "is not formatted" would be wrong advice."""
 
     def refuse(path: str) -> list[str]:
         raise PermissionError(13, "Permission denied", path)

@@ -66,7 +66,7 @@ def test_an_interrupt_at_the_question_refuses(
 def test_an_interrupt_after_the_question_cancels_the_task_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """asyncio's own handler lets the stores be closed."""
+    """asyncio's own handler is active again, so that the stores are closed."""
     handlers: list[object] = []
     folder = used(tmp_path / "1")
 
@@ -113,7 +113,7 @@ class Pipe(io.StringIO):
 def test_the_output_shows_that_the_command_writes_before_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If it is killed from then on, it must be run again."""
+    """A command that is killed from then on must be run again."""
     folder, output = used(tmp_path / "1"), Pipe()
     arrived: list[str] = []
 
@@ -142,7 +142,7 @@ def test_a_directory_that_is_given_twice_is_used_once(tmp_path: Path, capsys: py
 def test_a_closed_output_is_reported_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody would see whether the command writes, as after `quorum-node recover --yes | head -1`."""
+    """Otherwise the operator would not see whether the command writes: `quorum-node recover --yes | head -1`."""
     folder = used(tmp_path / "1")
     reader, writer = os.pipe()
     os.close(reader)

@@ -70,7 +70,7 @@ class FakeNode:
 
 
 class Controller:
-    """Answers with `errors`, then as a controller would."""
+    """Answers first with `errors`, then as a controller would."""
 
     def __init__(self, node: FakeNode) -> None:
         self.node = node
@@ -374,7 +374,7 @@ def test_a_node_that_left_rejoins_although_it_is_a_voter_in_its_snapshot() -> No
 
 
 def test_a_node_that_left_and_stops_before_it_has_caught_up_rejoins_later() -> None:
-    """Its second request to be removed finds that it was removed, by its own first one."""
+    """Its second request to be removed finds that its own first request has removed it."""
 
     async def test() -> None:
         rig = await leaving()
@@ -389,7 +389,7 @@ def test_a_node_that_left_and_stops_before_it_has_caught_up_rejoins_later() -> N
 
 @pytest.mark.parametrize("error", ["TARGET_IN_PROGRESS", "CHANGE_PENDING"])
 def test_a_refused_second_request_to_leave_does_not_undo_the_first(error: str) -> None:
-    """The controller refuses it before it looks for the voter, so the first one may have taken effect."""
+    """The controller refuses the second before it looks for the voter, so the first may have taken effect."""
 
     async def test() -> None:
         rig = await leaving()
@@ -404,7 +404,7 @@ def test_a_refused_second_request_to_leave_does_not_undo_the_first(error: str) -
 
 @pytest.mark.parametrize("error", ["LAST_VOTER", "VOTER_NOT_FOUND"])
 def test_a_node_that_was_added_while_it_stops_counts_as_a_voter(error: str) -> None:
-    """Its request to be removed was refused, or an operator was faster: in both cases it must not rejoin later."""
+    """Its request to be removed was refused, or an operator removed it first.  In neither case may it rejoin later."""
 
     async def test() -> None:
         rig, gate = await joining()

@@ -26,7 +26,7 @@ UNCLEAN = pb.ElectLeadersRequest.POLICY_UNCLEAN
 
 
 def moved(case: Case) -> None:
-    """Broker 1, the preferred leader, has been away and is in sync again."""
+    """Fence broker 1, the preferred leader, and let it become in sync again."""
     case.cluster.fence(1)
     case.cluster.beat(1)
     case.ask(case.change(1, 2, 3), sender=2)
@@ -34,7 +34,7 @@ def moved(case: Case) -> None:
 
 
 def ask(case: Case, policy: Policy, *named: tuple[str, int], validate_only: bool = False) -> list[tuple[str, int]]:
-    """(word, leader) of each answer."""
+    """Return (error, leader) of each answer."""
     decision = elect_leaders(case.cluster.image, policy, named, validate_only=validate_only)
     case.cluster.apply(decision.records)
     check_invariants(case.cluster.image)
@@ -63,7 +63,7 @@ def test_a_preferred_replica_that_is_fenced_or_not_in_sync_is_not_elected() -> N
     case.cluster.fence(1)
     assert ask(case, Policy.PREFERRED, ("t", 0)) == [("PREFERRED_LEADER_NOT_AVAILABLE", 2)]
     case.cluster.beat(1)
-    assert ask(case, Policy.PREFERRED, ("t", 0)) == [("PREFERRED_LEADER_NOT_AVAILABLE", 2)]  # back, not in sync
+    assert ask(case, Policy.PREFERRED, ("t", 0)) == [("PREFERRED_LEADER_NOT_AVAILABLE", 2)]  # unfenced, but not in sync
     assert ask(case, Policy.PREFERRED) == []
     assert balance(case.cluster.image, [case.topic]).records == ()
     case.ask(case.change(1, 2, 3), sender=2)
@@ -97,7 +97,7 @@ def test_missing_and_repeated_partitions_are_refused(policy: Policy) -> None:
 
 
 def many(count: int) -> tuple[Cluster, UUID]:
-    """All of `count` partitions are led by 2, though 1 is preferred and in sync."""
+    """Return a topic with `count` partitions that 2 leads, although 1 is preferred and in sync."""
     cluster = Cluster()
     cluster.start(1, 2)
     topic_id = cluster.create("t", *[(1, 2)] * count)
@@ -136,7 +136,7 @@ def test_an_election_of_all_partitions_makes_at_most_one_batch(monkeypatch: pyte
 
 
 async def unbalanced(*configs: tuple[str, str]) -> Plane:
-    """In a topic with two replicas, the preferred leader was down and is in sync again."""
+    """Return a plane with a topic of two replicas, whose preferred leader was down and is in sync again."""
     plane = await started(1, 2)
     plane.node.auto_commit = True
     for key, value in configs:
@@ -172,7 +172,7 @@ def leader(plane: Plane) -> int:
 
 
 async def live_for(plane: Plane, seconds: float) -> None:
-    """Both brokers beat all the time."""
+    """Let time pass while both brokers send heartbeats."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while loop.time() < end:

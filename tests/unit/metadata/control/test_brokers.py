@@ -86,7 +86,7 @@ def test_a_broker_id_with_a_live_session_is_refused(cluster: Cluster) -> None:
 
 
 def test_a_broker_that_recovers_its_logs_keeps_its_id(cluster: Cluster) -> None:
-    """It is fenced, but another broker with its id would make the partition lose its only replica in sync."""
+    """The broker is fenced, but another broker with its id would cost the partition its only replica in sync."""
     topic = cluster.create("t", (1,))
     cluster.register(1, 1)
     assert cluster.image.brokers[1].fenced
@@ -98,7 +98,7 @@ def test_a_broker_that_recovers_its_logs_keeps_its_id(cluster: Cluster) -> None:
 
 
 def test_a_broker_that_begins_to_stop_keeps_its_id(cluster: Cluster) -> None:
-    """It is not fenced until the other brokers know that it has left."""
+    """The broker is not fenced until the other brokers know that it has left."""
     cluster.create("t", (1, 2))
     cluster.beat(1, want_shutdown=True, others_applied=0)
     assert cluster.image.brokers[1].in_controlled_shutdown
@@ -170,7 +170,7 @@ def test_a_replica_on_a_missing_directory_leaves_the_isr_even_as_the_last(cluste
 
 
 def test_a_replica_without_a_reported_directory_is_lost_with_any_of_them() -> None:
-    """It may have been in the lost one, with acknowledged records."""
+    """The replica may have been in the lost directory, with acknowledged records."""
     cluster = Cluster()
     cluster.start(1, 2)
     cluster.register(3, directory_ids=(directory(3), directory(3, 1)))
@@ -203,7 +203,7 @@ def test_only_an_unclean_stop_with_cached_writes_empties_the_isr(
 
 
 def test_processes_that_end_before_they_learn_their_epoch_keep_the_clean_stop(cluster: Cluster) -> None:
-    """They have written nothing, because the mark of the clean stop is still there."""
+    """The mark of the clean stop is still on the disk, so these processes have written nothing."""
     topic = cluster.create("t", (1, 2), configs=(("write.caching", "true"),))
     fence_all(cluster, 2)
     epoch = cluster.epoch(1)
@@ -247,7 +247,7 @@ def test_a_directory_from_a_backup_registers_after_the_session(cluster: Cluster)
 
 @pytest.mark.parametrize("later", [numbered(3), UUID(int=1 << 80, version=4), UUID(int=1 << 80)])
 def test_a_later_process_registers_at_once(cluster: Cluster, later: UUID) -> None:
-    """So does a process of a release that does not number its starts."""
+    """This also applies to a process of a release that does not number its starts."""
     cluster.register(1, incarnation_id=numbered(2))
     assert cluster.register(1, incarnation_id=later, session_live=True).outcome.ok
 
@@ -439,7 +439,7 @@ def test_the_fencing_and_its_changes_share_a_batch_as_long_as_they_fit(count: in
 def test_an_activated_controller_finishes_the_work_of_its_predecessor(cluster: Cluster) -> None:
     topic = cluster.create("t", (1,))
     fence_all(cluster, 1)
-    cluster.apply([BrokerChange(1, cluster.epoch(1), fenced=False)])  # and failed before the elections
+    cluster.apply([BrokerChange(1, cluster.epoch(1), fenced=False)])  # then the controller failed, before the elections
     assert cluster.partition(topic).leader == NO_LEADER
     cluster.execute(lambda image, again: elect_leaderless(image))
     assert cluster.partition(topic).leader == 1

@@ -239,7 +239,7 @@ def test_another_min_isr_clears_the_eligible_leader_replicas(cluster: Cluster, v
     assert cluster.partition(cluster.image.topic_ids["t"]).elr == ()
     change = cluster.log[-1]
     assert isinstance(change, PartitionChange)
-    assert (change.reason, change.cause_offset) == (Reason.CONFIG_CHANGED, offset)  # keys in order: min isr is first
+    assert (change.reason, change.cause_offset) == (Reason.CONFIG_CHANGED, offset)  # its record is the first
     assert change.previous_offset < offset
 
 

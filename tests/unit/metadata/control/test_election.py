@@ -32,10 +32,10 @@ def partition(leader: int, isr: tuple[int, ...], elr: tuple[int, ...] = ()) -> P
         (2, (1, 2, 3), {1, 2, 3}, Policy.REASSIGNED, Elected(2, (1, 2, 3))),
         (2, (1, 2, 3), {1, 3}, Policy.REASSIGNED, Elected(1, (1, 2, 3))),
         (2, (1, 2, 3), {1, 2, 3}, Policy.PREFERRED, Elected(1, (1, 2, 3))),
-        (3, (2, 3), {1, 2, 3}, Policy.PREFERRED, Elected(3, (2, 3))),  # the preferred is not in sync
+        (3, (2, 3), {1, 2, 3}, Policy.PREFERRED, Elected(3, (2, 3))),  # the preferred leader is not in sync
         (2, (1, 2, 3), {2, 3}, Policy.PREFERRED, Elected(2, (1, 2, 3))),
         (2, (2,), {1, 3}, Policy.PREFERRED, Elected(NOBODY, (2,))),
-        (2, (2, 3), {1, 3}, Policy.UNCLEAN, Elected(3, (2, 3))),  # clean where it can be
+        (2, (2, 3), {1, 3}, Policy.UNCLEAN, Elected(3, (2, 3))),  # a clean election comes first
         (2, (2,), {1, 3}, Policy.UNCLEAN, Elected(1, (1,), unclean=True)),
         (2, (2,), set(), Policy.UNCLEAN, Elected(NOBODY, (2,))),
     ],
@@ -48,7 +48,7 @@ def test_leaders_are_elected_from_the_isr(
 
 
 def test_replicas_that_are_being_added_do_not_raise_the_minimum() -> None:
-    """One settled replica cannot be two in sync, so a replica that leaves its ISR does not remain eligible."""
+    """With one settled replica, the effective minimum is 1, so a replica that leaves the ISR does not enter the ELR."""
     growing = PartitionImage(0, 0, (Replica(1), Replica(2)), (1, 2), adding=(2,), leader=1)
     assert elect(growing, (1,), lambda replica: True, Policy.OFFLINE, min_isr=2) == Elected(1, (1,), ())
 
@@ -56,25 +56,25 @@ def test_replicas_that_are_being_added_do_not_raise_the_minimum() -> None:
 @pytest.mark.parametrize(
     ("now", "isr", "alive", "lost", "policy", "min_isr", "elected"),
     [
-        # A replica that leaves an ISR remains eligible only if the ISR falls below the size in force.
+        # A replica that leaves the ISR enters the ELR only if the ISR falls below the effective minimum.
         (((1, 2, 3), ()), (1, 2), {1, 2}, (), Policy.OFFLINE, 2, Elected(1, (1, 2), ())),
         (((1, 2), ()), (1,), {1}, (), Policy.OFFLINE, 2, Elected(1, (1,), (2,))),
         (((1, 2, 3), ()), (1, 2), {1, 2}, (), Policy.OFFLINE, 3, Elected(1, (1, 2), (3,))),
-        # The last stays in the ISR; one of the ELR may lead, and then it is the ISR.
+        # The last member stays in the ISR.  If a member of the ELR leads, the ISR is that leader alone.
         (((1,), (2,)), (), {3}, (), Policy.OFFLINE, 2, Elected(NOBODY, (1,), (2,))),
         (((1,), (2, 3)), (), {2, 3}, (), Policy.OFFLINE, 2, Elected(2, (2,), (1, 3))),
-        (((1,), (3,)), (1,), {1, 3}, (), Policy.OFFLINE, 2, Elected(1, (1,), (3,))),  # the ISR goes first
+        (((1,), (3,)), (1,), {1, 3}, (), Policy.OFFLINE, 2, Elected(1, (1,), (3,))),  # the ISR comes first
         (((1,), (2,)), (), {2}, (), Policy.REASSIGNED, 2, Elected(NOBODY, (1,), (2,))),
-        (((1,), (2,)), (), {2, 3}, (), Policy.UNCLEAN, 2, Elected(2, (2,), (1,))),  # from the ELR is clean
-        # A replica that has lost its data is in neither, even if it was the last.
+        (((1,), (2,)), (), {2, 3}, (), Policy.UNCLEAN, 2, Elected(2, (2,), (1,))),  # an election from the ELR is clean
+        # A replica that has lost its data is in neither ISR nor ELR, even if it was the last member.
         (((1, 2), ()), (2,), {2}, (1,), Policy.OFFLINE, 2, Elected(2, (2,), ())),
         (((1,), (2,)), (), {3}, (1,), Policy.OFFLINE, 2, Elected(NOBODY, (), (2,))),
         (((1,), (2,)), (), {2, 3}, (1, 2), Policy.OFFLINE, 2, Elected(NOBODY, (), ())),
         (((1,), (2,)), (1,), {1}, (2,), Policy.OFFLINE, 2, Elected(1, (1,), ())),
-        # Once the ISR is large enough, and after an unclean election, no other replica is eligible.
+        # Once the ISR is large enough, and after an unclean election, the ELR is empty.
         (((1,), (2, 3)), (1, 3), {1, 3}, (), Policy.OFFLINE, 2, Elected(1, (1, 3), ())),
         (((1,), (2,)), (), {3}, (), Policy.UNCLEAN, 2, Elected(3, (3,), (), unclean=True)),
-        # The size in force is never above the number of replicas.
+        # The effective minimum is never above the number of replicas.
         (((1, 2, 3), ()), (1, 2, 3), {1}, (), Policy.OFFLINE, 7, Elected(1, (1, 2, 3), ())),
     ],
 )
@@ -93,9 +93,9 @@ def test_eligible_leader_replicas(
 
 
 def test_an_election_among_target_replicas() -> None:
-    """A replica that is no longer assigned is in neither.
+    """A replica that is no longer assigned is in neither ISR nor ELR.
 
-    The order is the new one, and the size in force follows their number.
+    The order is that of the new assignment, and the effective minimum follows its size.
     """
     before = partition(1, (1, 2), (3,))
     target = (Replica(4), Replica(2))
@@ -133,7 +133,7 @@ class Case:
             check_invariants(self.cluster.image)
 
     def back(self, broker_id: int, **changes: Any) -> None:
-        """It restarts; `changes` are those of its registration."""
+        """Restart the broker and unfence it.  changes: fields of its registration."""
         number = self.cluster.image.end_offset
         assert self.cluster.register(broker_id, number, **changes).outcome.ok
         assert not self.cluster.beat(broker_id).fenced
@@ -170,7 +170,7 @@ def test_after_successive_failures_the_first_eligible_broker_to_return_leads() -
     case.fence(3)
     assert case.now() == (NOBODY, (3,), (2,))
     case.back(1)
-    assert case.now() == (NOBODY, (3,), (2,))  # it left while the ISR was large enough: it may lack later records
+    assert case.now() == (NOBODY, (3,), (2,))  # 1 left while the ISR was large enough: it may lack later records
     case.back(2)
     assert case.now() == (2, (2,), (3,))
     assert case.cluster.reason() is Reason.BROKER_UNFENCED
@@ -240,7 +240,7 @@ def test_a_lost_leader_is_replaced_and_may_rejoin_the_isr() -> None:
     assert case.cluster.reason() is Reason.REPLICA_LOST
     before = case.cluster.image
     case.report(1, LOST)
-    assert case.cluster.image is before  # it is already known
+    assert case.cluster.image is before  # the loss is already known
     case.report(1, directory(1))
     assert case.cluster.reason() is Reason.DIRECTORY_ASSIGNED
     assert case.now() == (2, (2, 3), ())

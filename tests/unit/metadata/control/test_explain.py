@@ -28,7 +28,7 @@ from tests.unit.metadata.control.test_election import Case
 
 
 def chain(cluster: Cluster, topic: str = "t", index: int = 0) -> list[Entry]:
-    """As `History.chain` finds it in a log without control records."""
+    """Return the chain that `History.chain` finds in a log without control records."""
     found = cluster.image.topic(topic)
     assert found is not None
     partition = found.partition(index)

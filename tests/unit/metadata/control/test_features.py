@@ -31,12 +31,12 @@ from tests.unit.metadata.fake_node import run
 
 @pytest.fixture
 def three_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a later release."""
+    """Let this release support three levels, as a later release may."""
     monkeypatch.setattr(features, "SUPPORTED", {METADATA_VERSION: range(1, 4)})
 
 
 def understands(cluster: Cluster, levels: dict[int, tuple[int, int]]) -> ClusterImage:
-    """The image with brokers that understand these levels, by id."""
+    """Return the image with brokers that support these levels, by broker id."""
     brokers = cluster.image.brokers
     for broker_id, (lowest, highest) in levels.items():
         changed = msgspec.structs.replace(brokers[broker_id], feature_min=lowest, feature_max=highest)

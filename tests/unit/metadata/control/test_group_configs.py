@@ -157,7 +157,7 @@ def test_a_dead_letter_topic_begins_with_the_prefix_of_the_cluster(cluster: Clus
         "not 'mails'"
     )
     give(cluster, CLUSTER, errors_deadletterqueue_topic_name_prefix="dead-")
-    give(cluster, errors_deadletterqueue_copy_record_enable="false")  # a name that was accepted before is not judged
+    give(cluster, errors_deadletterqueue_copy_record_enable="false")  # the earlier name is not checked again
     refused(cluster, WORKERS, (LETTERS, "dlq.others"))
     give(cluster, errors_deadletterqueue_topic_name="dead-mails")
     give(cluster, CLUSTER, errors_deadletterqueue_topic_name_prefix="")

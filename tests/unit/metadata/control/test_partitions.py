@@ -75,7 +75,7 @@ def test_the_isr_shrinks_and_expands(case: Case) -> None:
 
 
 def test_an_unchanged_isr_raises_the_partition_epoch(case: Case) -> None:
-    """A leader requests this after an unanswered proposal: no copy of that may be accepted afterwards."""
+    """A leader requests this after an unanswered proposal, so that no copy of the proposal is accepted later."""
     lost = case.change(1, 2)
     item = case.ask(case.change(3, 1, 2))[0]
     assert (item.outcome.ok, item.isr, item.partition_epoch) == (True, (1, 2, 3), 1)
@@ -156,7 +156,7 @@ def test_a_member_whose_directory_failed_is_ineligible(case: Case) -> None:
 
 
 def test_each_refusal_has_its_own_message(case: Case) -> None:
-    """The refusal by its word, or by its text if several refusals share the word."""
+    """Compare each refusal by its error, or by its text if several refusals have the same error."""
     cluster = case.cluster
     cluster.apply([PartitionChange(case.topic, 0, Reason.ISR_SHRINK, -1, 0, leader=1)])  # leader epoch 1
     change = case.change
@@ -261,12 +261,12 @@ def test_impossible_assignments_of_directories_are_refused(disks: Case) -> None:
 def test_a_replica_that_is_moved_off_a_failed_directory_leaves_the_isr(
     disks: Case, failed: bool, isr: tuple[int, ...], leader: int
 ) -> None:
-    """Its replica in the other directory is not the one that the ISR counts."""
+    """The replica in the new directory is another copy than the one that the ISR counts."""
     cluster, topic = disks.cluster, disks.topic
     first = assign_directories(cluster.image, 5, cluster.epoch(5), [Assignment(topic, 0, directory(5))])
     cluster.apply(first.records)
     if failed:
-        # As between the report of the failure and the decision of the controller.
+        # The failure is recorded, but its effects on partitions are not yet.
         cluster.apply([BrokerChange(5, cluster.epoch(5), directories_offline=(directory(5),))])
     moved = assign_directories(cluster.image, 5, cluster.epoch(5), [Assignment(topic, 0, directory(5, 1))])
     assert moved.reply.ok

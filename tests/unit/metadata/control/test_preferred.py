@@ -58,7 +58,7 @@ def test_auto_chooses_the_least_loaded_voter() -> None:
 
 
 def test_auto_skips_a_voter_whose_broker_is_down() -> None:
-    """Its broker leads nothing, but for another reason."""
+    """Its broker leads nothing only because it is down."""
     cluster = Cluster()
     cluster.start(1, 2)
     cluster.create("t", (2, 1))

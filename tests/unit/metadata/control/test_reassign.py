@@ -68,7 +68,7 @@ class Case:
         return answer.outcome.error
 
     def isr(self, *members: int) -> AlterPartitionAnswer:
-        """The leader proposes an ISR."""
+        """Propose an ISR as the leader."""
         now = self.now
         change = IsrChange(
             self.topic,
@@ -166,7 +166,7 @@ def test_more_replicas_end_without_a_new_epoch() -> None:
 
 
 def test_replicas_being_added_do_not_count_for_the_minimum() -> None:
-    """A topic with one replica and a minimum above that stays writable while others are added."""
+    """A topic with one replica and min.insync.replicas 2 stays writable while replicas are added."""
     case = Case(1)
     case.cluster.apply([Config(ConfigScope.CLUSTER, "", "min.insync.replicas", "2")])
     case.cluster.apply([Config(ConfigScope.TOPIC, case.topic.hex, "min.insync.replicas", None)])
@@ -371,7 +371,7 @@ def test_a_replica_being_added_is_elected_uncleanly_only_when_an_operator_asks()
     case = Case(1, 2, configs=(("unclean.leader.election.enable", "true"), ("min.insync.replicas", "1")))
     case.move(4, 5)
     case.fence(2, 1)
-    assert case.now.leader == NO_LEADER  # though it is allowed: 4 has nothing
+    assert case.now.leader == NO_LEADER  # although unclean elections are permitted: 4 may have no records
     decision = elect_leaders(case.cluster.image, Policy.UNCLEAN, [("t", 0)])
     case.cluster.apply(decision.records)
     assert (case.now.leader, decision.reply[0].unclean) == (4, True)
@@ -385,7 +385,7 @@ def test_a_replica_being_added_is_elected_uncleanly_only_when_an_operator_asks()
 
 
 def test_a_new_controller_completes_finished_reassignments() -> None:
-    """As after a crash between any two records: the decision is made on the image alone."""
+    """The decision needs only the image, so it is also made after a crash between any two records."""
     case = Case(1, 2, 3)
     case.move(4, 2, 3, throttle=5)
     change = replace_isr(case)
@@ -398,7 +398,7 @@ def test_a_new_controller_completes_finished_reassignments() -> None:
 
 
 def replace_isr(case: Case) -> PartitionChange:
-    """An ISR change that was written without a check whether it completes a reassignment."""
+    """Return an ISR change that was not checked for the completion of a reassignment."""
     now = case.now
     return PartitionChange(case.topic, 0, Reason.ISR_EXPAND, -1, now.last_offset, isr=now.replica_ids)
 
@@ -492,7 +492,7 @@ def test_replacing_keeps_members_of_the_isr_until_the_end() -> None:
     case.isr(1, 2, 3, 4)
     case.move(6, 2, 3, replace=True)
     assert case.lists() == ((6, 2, 3, 1, 4), (6, 4), (1, 4), (2, 3, 1, 4))
-    assert case.now.leader_epoch == 1  # 5 has left
+    assert case.now.leader_epoch == 1  # because 5 has left
     case.isr(1, 2, 3, 4, 6)
     assert case.lists() == ((6, 2, 3), (), (), (6, 2, 3))
 

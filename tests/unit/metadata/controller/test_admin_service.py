@@ -208,7 +208,7 @@ def test_configs_are_changed_and_described() -> None:
 def test_a_codec_whose_library_is_missing_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         plane = await ready()
-        monkeypatch.setitem(sys.modules, "cramjam", None)  # an import of it fails
+        monkeypatch.setitem(sys.modules, "cramjam", None)  # makes its import fail
         new = new_topic("u")
         new.topics[0].configs.add(key="compression.type", value="zstd")
         created = (await plane.call(rpcs.CREATE_TOPICS, new)).topics[0]
@@ -268,7 +268,7 @@ def test_an_unregistered_broker_may_register_again() -> None:
     run(test())
 
 
-# Bad input: (method, request, the words in the answer)
+# Bad input: (method, request, the errors in the answer)
 
 
 def _topics(reply: Any) -> list[str]:

@@ -47,7 +47,7 @@ class Followed(Cluster):
             tell(before, self.image, tuple(records), before.end_offset, self.image.end_offset, 0)
 
     def snapshot(self, records: Sequence[Record]) -> None:
-        """Records that come as a snapshot."""
+        """Apply records that arrive as a snapshot."""
         before = self.image
         super().apply(records)
         for tell in self.subscribers:
@@ -76,7 +76,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 def slow(cluster: Cluster) -> dict[tuple[str, int], str]:
-    """The obvious twin."""
+    """Return the unavailable partitions, computed in the obvious way."""
     found = {}
     for topic in cluster.image.topics.values():
         wanted = int(cluster.image.topic_config(topic.topic_id, MIN_ISR))
@@ -207,7 +207,7 @@ def test_a_deleted_topic_loses_its_series() -> None:
         assert now(followed) == slow(cluster)
         cluster.apply(delete_topics(cluster.image, ["gone"], []).records)
         assert now(followed) == slow(cluster) == {("fewer", 0): UNDER_MIN_ISR}
-        assert followed.seconds() == {("fewer", "0", UNDER_MIN_ISR): 2.0}  # the same one, under another id
+        assert followed.seconds() == {("fewer", "0", UNDER_MIN_ISR): 2.0}  # the same topic, under another id
         cluster.fence(1)
         await asyncio.sleep(1)
         cluster.apply(delete_topics(cluster.image, ["fewer"], []).records)
@@ -357,7 +357,7 @@ def test_the_maintained_counts_equal_a_full_count(monkeypatch: pytest.MonkeyPatc
                     cluster.back(broker_id)
             kinds.update(slow(cluster).values())
             if piece == 1 and other.random() < 0.5:
-                await asyncio.sleep(module.PAUSE_S)  # the next comes while there are pieces left
+                await asyncio.sleep(module.PAUSE_S)  # the next change comes while pieces remain
                 continue
             await asyncio.sleep(1)
             assert now(followed) == slow(cluster)

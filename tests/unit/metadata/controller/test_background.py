@@ -25,7 +25,7 @@ from tests.unit.metadata.fake_node import Plane, run, settle
 
 
 async def refuse_for(plane: Plane, seconds: float, *beating: int) -> None:
-    """The quorum accepts nothing for a while; these brokers send heartbeats meanwhile."""
+    """Let the quorum refuse appends for a while, during which these brokers send heartbeats."""
     plane.node.busy, plane.node.refused = True, 0
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
@@ -332,7 +332,7 @@ def test_a_step_knows_how_late_it_is() -> None:
         work = Work(CannotAppendNowError("paused"))
         work.job.wake(1.0)
         loop: Any = asyncio.get_running_loop()
-        loop.now += 31.0  # the process was stopped
+        loop.now += 31.0  # the process was suspended
         await asyncio.sleep(2)
         assert work.late_s == [30.0, 0.0], "a refusal does not make it late"
 

@@ -293,7 +293,7 @@ def test_an_appended_change_may_be_committed_by_the_next_leader() -> None:
         await settle()
         plane.node.lose(2, None)
         assert (await appended).result.error == "OUTCOME_UNKNOWN"
-        plane.node.commit()  # by the new leader: decoded here, not taken from a prepared result
+        plane.node.commit()  # by the new leader: the batch is decoded, not taken from a prepared result
         assert "t" in plane.replay.image.topic_ids
 
     run(test())
@@ -302,7 +302,7 @@ def test_an_appended_change_may_be_committed_by_the_next_leader() -> None:
 def test_an_append_that_the_node_refuses_changes_nothing() -> None:
     async def test() -> None:
         plane = await started(1)
-        plane.node.leading = False  # the node knows already, the controller does not yet
+        plane.node.leading = False  # the node knows this already, the controller does not
         reply = await plane.call(rpcs.CREATE_TOPICS, new_topic("t"))
         assert reply.result.error == "NOT_CONTROLLER"
         assert plane.controller.pending is not None
@@ -406,7 +406,7 @@ def test_a_caught_up_heartbeat_unfences_and_is_answered_from_the_committed_image
         unfencing = plane.start(rpcs.BROKER_HEARTBEAT, beat(plane, 2))
         await settle()
         assert not unfencing.done()
-        second = await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))  # changes nothing more; answered immediately
+        second = await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))  # no change: answered at once
         assert second.fenced
         plane.node.commit()
         assert not (await unfencing).fenced
@@ -459,7 +459,7 @@ def test_brokers_that_stop_answering_together_are_all_fenced() -> None:
         assert image.leader_count(NO_LEADER) == 9
         check_invariants(image)
         fenced = [batch for batch in plane.node.log[-3:] if batch.control is None]
-        assert len(fenced) == 3  # one broker a batch
+        assert len(fenced) == 3  # one batch for each broker
 
     run(test())
 
@@ -482,7 +482,7 @@ def test_a_pause_of_the_controller_fences_no_broker() -> None:
         plane.node.auto_commit = True
         loop = asyncio.get_running_loop()
         assert isinstance(loop, JumpingLoop)
-        loop.now += 60  # the process was stopped
+        loop.now += 60  # the process was suspended
         await settle()
         assert not any(broker.fenced for broker in plane.replay.image.brokers.values())
         await asyncio.sleep(7)

@@ -67,7 +67,7 @@ class FakeBroker:
 
 
 class Node:
-    """A node with some history, asked through its service."""
+    """A node with some history, whose service the tests call."""
 
     def __init__(self, plane: Plane, kept: KeptLog) -> None:
         self.plane, self.kept = plane, kept
@@ -502,7 +502,7 @@ def test_the_last_end_of_another_node_is_kept_until_it_runs_again() -> None:
 def test_only_known_voters_observers_and_brokers_have_an_end() -> None:
     async def test() -> None:
         one = await node()
-        one.kept.voters = (VoterSet(VOTERS.voters[2:]), None)  # 3; brokers are 1 and 2
+        one.kept.voters = (VoterSet(VOTERS.voters[2:]), None)  # voter 3; the brokers are 1 and 2
         observe(one, 14)
         for node_id in (2, 3, 14):
             assert (await one.ask(rpcs.REPORT_END, ended(node_id))).result.error == "NONE"

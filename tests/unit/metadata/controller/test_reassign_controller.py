@@ -20,7 +20,7 @@ from tests.unit.metadata.fake_node import Plane, run, settle
 
 
 async def moving(*, commit: bool = True) -> Plane:
-    """`t` on brokers 1, 2 is asked to move to 3, 4; brokers 1 to 4 run."""
+    """Create `t` on brokers 1, 2; brokers 1 to 4 run.  commit: also begin to move it to 3, 4, and commit everything."""
     plane = await started(1, 2, 3, 4)
     plane.node.auto_commit = True
     row = metadata_pb2.IntList(values=[1, 2])
@@ -131,7 +131,7 @@ def test_a_new_controller_completes_an_earlier_reassignment() -> None:
 
 
 def test_a_controller_continues_reassignments_that_are_in_its_log() -> None:
-    """Committed but not announced: it continues nevertheless."""
+    """The reassignment continues, although its request was answered with OUTCOME_UNKNOWN."""
 
     async def test() -> None:
         plane = await moving(commit=False)
@@ -157,7 +157,7 @@ def test_a_reassignment_completes_once_it_is_no_longer_blocked() -> None:
         await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2, want_fence=True))
         await propose(plane, 1, 3)
         await settle()
-        assert partition(plane).reassigning  # 3 alone would be fewer than there must be
+        assert partition(plane).reassigning  # 3 alone would be fewer than min.insync.replicas
         await minimum(plane, 1)
         await settle()
         assert (partition(plane).replica_ids, partition(plane).isr, partition(plane).leader) == ((3, 2), (3,), 3)

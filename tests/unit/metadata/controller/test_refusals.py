@@ -279,7 +279,7 @@ def test_the_fencing_is_done_once_the_quorum_accepts_it() -> None:
 
 @pytest.mark.parametrize("deaf", [CONTROL, KAFKA])
 def test_without_a_control_address_and_a_listener_that_accepted_there_is_no_evidence(deaf: tuple[str, int]) -> None:
-    """A name that resolves to another host here, or a port that a firewall closes, is always refused."""
+    """A name that resolves to another host on this node, or a port that a firewall closes, is always refused."""
 
     async def test() -> None:
         plane = await started(2, 3)

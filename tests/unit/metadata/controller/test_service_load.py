@@ -98,7 +98,7 @@ def test_queueing_counts_against_the_deadline() -> None:
         first = plane.start(rpcs.CREATE_TOPICS, new_topic("a"), 2000)
         second = plane.start(rpcs.CREATE_TOPICS, new_topic("b"), 2000)
         await asyncio.sleep(0)
-        begin, loop.now = loop.now, loop.now + 1.9  # so long the first one was decided
+        begin, loop.now = loop.now, loop.now + 1.9  # the decision on the first took this long
         plane.node.auto_commit = True
         end = plane.node.log_end_offset
         assert (await second).result.error == "REQUEST_TIMED_OUT"

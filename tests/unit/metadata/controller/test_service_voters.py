@@ -108,7 +108,7 @@ def test_a_transfer_to_the_present_leader_succeeds() -> None:
 
 
 def test_a_leader_that_is_not_active_hands_over() -> None:
-    """It may never become active: it does not apply the log, for example because its disk does not read it."""
+    """A leader that cannot apply its log, for example because its disk cannot read it, never becomes active."""
 
     async def test() -> None:
         plane = Plane()

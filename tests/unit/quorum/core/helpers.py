@@ -34,7 +34,7 @@ from quorum.core.messages import (
 from quorum.core.types import LogEnd, ReplicaKey, Role
 from tests.scenarios.lab import directory, founded_disks
 
-FOUNDED = LogEnd(0, 1)  # where a log ends that holds the founding batch alone
+FOUNDED = LogEnd(0, 1)  # the end of a log that contains only the founding batch
 KNOWN = Knowledge("lab", 0, 0, None, None)
 
 
@@ -95,7 +95,7 @@ class Bench:
         return effects
 
     def take(self, kind: type[Request]) -> list[SendRequest]:
-        """The requests of this kind that were sent and not taken yet."""
+        """Return and remove the requests of this kind that were sent."""
         found = [ask for ask in self.sent if isinstance(ask.request, kind)]
         self.sent = [ask for ask in self.sent if not isinstance(ask.request, kind)]
         return found

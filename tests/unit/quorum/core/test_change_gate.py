@@ -108,7 +108,7 @@ def test_a_voter_is_removed_as_soon_as_the_other_one_fetches_again() -> None:
 
 
 def test_a_fetch_that_was_sent_before_the_request_does_not_confirm_a_removal() -> None:
-    """It was on its way while its sender lost its disk.  It is answered, so that a live voter fetches again."""
+    """The sender may have lost its disk since then.  The fetch is answered, so that a live voter fetches again."""
     bench = old_contact(3, 2)
     before = current_round(bench)
     ask(bench, RemoveVoter(2))

@@ -58,7 +58,7 @@ def test_a_follower_appends_batches_that_continue_its_log() -> None:
     bench, fetch = following()
     effects = bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2, count=3), hw=4)))
     assert bench.core.log.last == LogEnd(1, 5)
-    assert [e.offset for e in effects if isinstance(e, AdvanceHighWatermark)] == [1, 4]  # as far as it is durable
+    assert [e.offset for e in effects if isinstance(e, AdvanceHighWatermark)] == [1, 4]  # only durable records
     (again,) = bench.take(Fetch)
     assert isinstance(again.request, Fetch)
     assert (again.request.offset, again.request.last_fetched_epoch, again.request.high_watermark) == (5, 1, 4)
@@ -129,7 +129,7 @@ def test_a_truncation_below_the_watermark_stops_the_node() -> None:
 
 
 def test_a_divergence_in_an_unknown_epoch_truncates_to_the_epoch_before() -> None:
-    """The leader's largest epoch is one that this log lacks: truncate to the end of the one below, and ask again."""
+    """This log lacks the reported epoch: the follower truncates to the end of the epoch before, and fetches again."""
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2))))
     bench.follow(3, epoch=4)
@@ -145,7 +145,7 @@ def test_a_divergence_that_truncates_nothing_or_everything_is_refused(diverging:
     bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2))))
     (second,) = bench.take(Fetch)
     bench.do(ReplyReceived(second.call, reply(diverging=diverging)))
-    if diverging == LogEnd(-1, 0):  # an epoch below all: the rule requires the start
+    if diverging == LogEnd(-1, 0):  # no epoch of the log is that low: truncate to the start
         assert bench.core.log.end == 0
     else:
         assert bench.core.log.end == 3
@@ -164,7 +164,7 @@ def test_an_early_empty_reply_delays_the_next_fetch() -> None:
 
 
 def test_fetch_timers_spread() -> None:
-    """Drawn again at each reply, over a quarter of the timeout, so that followers do not become candidates together."""
+    """Each reply draws the deadline again, over a quarter of the timeout, so that candidates do not appear together."""
     drawn = set()
     for seed in range(40):
         bench = Bench(seed=seed)
@@ -178,7 +178,7 @@ def test_fetch_timers_spread() -> None:
 
 @pytest.mark.parametrize("fetch_timeout_ms", [100, 300, 500, 2000])
 def test_a_follower_of_an_idle_leader_hears_it_within_the_fetch_timeout(fetch_timeout_ms: int) -> None:
-    """The leader holds a fetch as long as the follower asks for, and answers up to `EXPIRY_STEP_MS` later."""
+    """The leader may hold a fetch for the requested time and another `EXPIRY_STEP_MS`."""
     bench, fetch = following(fetch_timeout_ms=fetch_timeout_ms)
     for _ in range(10):
         assert isinstance(fetch.request, Fetch)
@@ -224,7 +224,7 @@ def test_a_follower_that_hears_its_leader_refuses_pre_votes() -> None:
         ((3,), 1000),
         ((), 1000),
         ((3, 4, 1), 500),
-        ((3, 1, *range(4, 16)), 31),  # in a large quorum the first one, too, has time to win
+        ((3, 1, *range(4, 16)), 31),  # even in a large quorum, the first successor has time to win
         ((3, *range(4, 16), 1), 1000),
     ],
 )
@@ -280,9 +280,9 @@ def test_a_longer_log_of_an_older_epoch_is_behind() -> None:
 
 
 def test_a_refusal_of_an_earlier_pre_vote_request_is_ignored() -> None:
-    """2 refuses, then becomes a candidate itself, behind this node.
+    """Node 2 refuses, and then asks for pre-votes itself, although it is behind this node.
 
-    It is asked again, and its old refusal arrives late.
+    So this node asks it again.  Then the old refusal arrives.
     """
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(batch(1))))
@@ -301,7 +301,7 @@ def test_a_refusal_of_an_earlier_pre_vote_request_is_ignored() -> None:
 
 def test_a_follower_asks_other_voters_when_the_leader_does_not_answer() -> None:
     bench, fetch = following(bootstrap=("b1:1", "b2:1"))
-    assert bench.take(DescribeQuorum) != []  # from before it followed anyone
+    assert bench.take(DescribeQuorum) != []  # sent before the node followed a leader
     bench.do(RequestFailed(fetch.call, "down"))
     asked = set()
     for _ in range(60):

@@ -51,7 +51,7 @@ def test_a_held_up_process_does_not_count_its_disk_as_slow() -> None:
 
 
 def leading_with_a_write_under_way(*write_ms: int) -> Bench:
-    """A leader whose disk hangs; voters 2, 3… report these write times."""
+    """Return a leader whose disk hangs; voters 2, 3… report these write times."""
     bench = Bench(voters=len(write_ms) + 1)
     bench.win()
     bench.slow_disk = True
@@ -73,7 +73,7 @@ def keep_fetching(bench: Bench, for_ms: int, write_ms: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("write_ms", "limit_ms"),
     [
-        ((0, 0), TIMEOUT_MS),  # an older release, which does not say
+        ((0, 0), TIMEOUT_MS),  # an older release, which reports no write time
         ((5, 3000), TIMEOUT_MS),  # one other disk is fast
         ((700, 3000), 2800),
         ((3000, 3000), STALL_TIMEOUTS_MAX * TIMEOUT_MS),
@@ -119,7 +119,7 @@ def test_a_fetch_reports_how_long_writes_took() -> None:
 @pytest.mark.parametrize(
     ("write_ms", "role"),
     [
-        (0, Role.RESIGNED),  # an older release, which does not say
+        (0, Role.RESIGNED),  # an older release, which reports no write time
         (249, Role.RESIGNED),
         (250, Role.LEADER),
     ],
@@ -176,7 +176,7 @@ def test_a_transfer_to_any_voter_goes_to_a_fast_disk() -> None:
 
 
 def slow_follower(write_ms: int) -> Bench:
-    """Return a follower of 2 whose disk needs this time for a write, and that gets no messages from now on."""
+    """Return a follower of node 2 whose disk needs this time for a write, and that gets no messages from now on."""
     bench = Bench()
     bench.slow_disk = True
     bench.follow(2)
@@ -251,7 +251,7 @@ def test_a_fetch_after_a_hold_up_does_not_blame_the_disk() -> None:
 
 
 def with_latency(write_ms: int, seed: int) -> Bench:
-    """A node whose disk took this long for a write."""
+    """Return a node whose disk took this long for a write."""
     bench = Bench(seed=seed)
     bench.core._state.latency.note(0, write_ms)
     bench.now_ms = write_ms
@@ -260,7 +260,7 @@ def with_latency(write_ms: int, seed: int) -> Bench:
 
 @pytest.mark.parametrize(("write_ms", "longest_ms"), [(0, 2000), (600, 3200), (9000, 2000 + 2 * TIMEOUT_MS)])
 def test_an_election_timeout_includes_the_time_of_the_candidates_writes(write_ms: int, longest_ms: int) -> None:
-    """Twice its own writes, and no more than two fetch timeouts, beside the drawn election timeout."""
+    """The drawn timeout is extended by twice the time of a write, by at most two fetch timeouts."""
     waits = set()
     for seed in range(20):
         bench = with_latency(write_ms, seed)

@@ -83,7 +83,7 @@ def test_a_majority_commits() -> None:
 
 
 def test_k12_the_watermark_never_decreases() -> None:
-    """A voter that lost the end of its disk, or a fetch that comes late, asks from below its acknowledged end."""
+    """A voter that lost the end of its log fetches from below its acknowledged end, and so does a late fetch."""
     bench = leading()
     assert propose(bench) == ProposalAppended(2, 3)
     bench.fetch(2, 3)
@@ -119,7 +119,7 @@ def test_a_position_in_an_epoch_that_this_log_lacks_diverges() -> None:
 
 
 def test_a_sole_voter_waits_for_its_own_vote() -> None:
-    """The completion of an older write is not that of the vote."""
+    """The completion of an older write does not make the vote durable."""
     bench = leading(1)
     bench.slow_disk = True
     propose(bench)
@@ -194,7 +194,7 @@ def test_the_number_of_waiting_observers_is_limited() -> None:
     for node_id in (11, 12):
         assert bench.fetch(node_id, 2, high_watermark=2, sender=sender(node_id)) is None
     assert bench.fetch(13, 2, high_watermark=2, sender=sender(13)) is not None
-    assert bench.fetch(3, 2, high_watermark=2) is None  # voters always may
+    assert bench.fetch(3, 2, high_watermark=2) is None  # the fetch of a voter is always parked
 
 
 def test_the_number_of_remembered_observers_is_limited() -> None:
@@ -251,7 +251,7 @@ def test_paused_when_no_majority_fetches() -> None:
     bench.until(start + 1999)
     assert isinstance(propose(bench), ProposalAppended)
     assert not bench.core.paused
-    bench.until(start + 2000)  # one of four has fetched, two are needed
+    bench.until(start + 2000)  # one of the other voters has fetched, two are needed
     assert bench.core.paused
     refusal = propose(bench)
     assert isinstance(refusal, ProposalRefused)
@@ -263,14 +263,14 @@ def test_paused_when_no_majority_fetches() -> None:
 
 
 def test_k1_paused_without_a_tick() -> None:
-    """A process that was stopped accepts no proposal before its first tick."""
+    """A process that was suspended accepts no proposal before its first tick."""
     bench = leading()
     bench.now_ms += 60_000
     assert isinstance(propose(bench), ProposalRefused)
 
 
 def test_a_write_that_ends_late_confirms_no_read_while_no_majority_fetches() -> None:
-    """The leader was stopped, and the end of its write is the first thing that it learns afterwards."""
+    """The leader was suspended, and its first event afterwards is the completion of its write."""
     bench = Bench(2)
     bench.now_ms = bench.core.deadline_ms
     bench.do(Tick())
@@ -331,7 +331,7 @@ def test_proposals_of_another_epoch_are_refused() -> None:
 
 
 def test_a_leader_announces_itself_every_half_fetch_timeout() -> None:
-    """Every half fetch timeout, to voters that do not fetch, whether they answered or not."""
+    """It repeats this to voters that do not fetch, whether they answered or not."""
     bench = leading(3, request_timeout_ms=500)
     sent = []
     start = bench.now_ms
@@ -444,7 +444,7 @@ def remove(bench: Bench, node_id: int) -> VoterChangeError:
 
 
 def test_a_voter_whose_disk_was_lost_no_longer_counts() -> None:
-    """It fetched a moment ago, but its node has restarted with another disk: 1 and 3 would be no majority."""
+    """Voter 3 fetched a moment ago, but its node has restarted with another disk, so {1, 3} has no live majority."""
     bench = leading()
     bench.fetch(2, 2)
     bench.fetch(3, 2)

@@ -13,7 +13,7 @@ FEWER = VoterSet(VOTERS.voters[:2])
 
 
 def log(*epochs: int) -> LogIndex:
-    """One record each, durable."""
+    """Return a durable log with one record of each of these epochs."""
     index = LogIndex(0, 0, (), 1 << 20)
     for offset, epoch in enumerate(epochs):
         index.append(data(offset, epoch), 1)

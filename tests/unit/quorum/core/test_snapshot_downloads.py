@@ -64,7 +64,7 @@ def is_downloading(bench: Bench) -> bool:
 
 @pytest.mark.parametrize("snapshot", [LogEnd(1, 3), LogEnd(1, 5), LogEnd(2, 50)])
 def test_an_impossible_offer_of_a_snapshot_is_refused(snapshot: LogEnd) -> None:
-    """A snapshot of records that are committed here already, or of an epoch after the leader's."""
+    """The snapshot ends at or below the high watermark, or has an epoch after the leader's."""
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2, count=3), hw=5)))
     (fetch,) = bench.take(Fetch)
@@ -196,7 +196,7 @@ def test_another_snapshot_is_downloaded_at_once_after_a_damaged_one() -> None:
 
 
 def test_the_fetch_timeout_does_not_end_while_the_shell_stores_a_part() -> None:
-    """Loading a large one takes longer than the fetch timeout; there is not contact with the leader meanwhile."""
+    """Loading a large snapshot takes longer than the fetch timeout, without contact with the leader meanwhile."""
     bench = loading()
     bench.until(bench.now_ms + 30_000)
     assert isinstance(bench.core.role, Follower)

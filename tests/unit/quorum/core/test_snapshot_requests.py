@@ -28,7 +28,7 @@ REQUEST = FetchSnapshot(sender(2), 1, 1, TAKEN, 0, 100)
 
 
 def leading() -> Bench:
-    """Leader of epoch 1, with everything committed and a snapshot of it."""
+    """Return the leader of epoch 1, with everything committed and a snapshot of it."""
     bench = Bench()
     bench.win()
     bench.fetch(2, bench.core.log.end)
@@ -39,7 +39,7 @@ def leading() -> Bench:
 
 
 def reply_to(bench: Bench, request: FetchSnapshot, size: int, data: bytes | None) -> FetchSnapshotReply:
-    """Return the answer, if the disk reports this about the snapshot."""
+    """Return the leader's answer when its disk reports this size and these bytes."""
     effects = bench.do(RequestReceived(900, request))
     (read,) = [effect for effect in effects if isinstance(effect, ReadSnapshot)]
     assert (read.snapshot, read.position) == (request.snapshot, request.position)
@@ -134,7 +134,7 @@ def replicas(bench: Bench) -> dict[int, int]:
 
 
 def test_a_read_that_ends_after_the_leadership_is_answered() -> None:
-    """Once, and harmlessly: the records of a snapshot are committed under any leader."""
+    """The answer is harmless, because the records of a snapshot are committed under any leader."""
     bench = leading()
     effects = bench.do(RequestReceived(900, REQUEST))
     (read,) = [effect for effect in effects if isinstance(effect, ReadSnapshot)]
@@ -146,7 +146,7 @@ def test_a_read_that_ends_after_the_leadership_is_answered() -> None:
 @pytest.mark.parametrize(
     ("offset", "epoch", "offered"),
     [
-        (0, 0, True),  # has nothing
+        (0, 0, True),  # an empty log
         (1, 0, True),  # below the log's start
         (2, 1, False),  # at the log's start, of the right epoch
         (2, 0, True),  # at the log's start, of an epoch before the one that ends there

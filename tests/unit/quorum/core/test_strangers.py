@@ -177,7 +177,7 @@ def test_a_node_votes_once_in_an_epoch() -> None:
     assert granted(bench, bench.vote(2)) is True
     assert granted(bench, bench.vote(3)) is False
     assert granted(bench, bench.vote(2)) is True
-    assert granted(bench, bench.vote(2, end=LogEnd(0, 0))) is True  # the same vote, for any repeated request
+    assert granted(bench, bench.vote(2, end=LogEnd(0, 0))) is True  # repeated: the same answer
     assert granted(bench, bench.vote(3, epoch=2)) is True
 
 

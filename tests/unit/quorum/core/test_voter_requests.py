@@ -61,7 +61,7 @@ def test_changes_of_unknown_voters_are_refused(change: VoterChange, error: Voter
 
 
 def test_concurrent_changes_of_voters_are_refused_except_one() -> None:
-    """The other is refused by name; a newcomer is added once."""
+    """The others are refused with CHANGE_PENDING, and change nothing."""
     bench = leading()
     bench.do(ChangeVoters(1, RemoveVoter(3)))
     end = bench.core.log.end
@@ -101,7 +101,7 @@ def test_the_number_of_voters_is_limited(there: int) -> None:
 
 
 def captured(bench: Bench) -> list[Request]:
-    """The requests of epoch 1, unchanged."""
+    """Return requests of epoch 1, to be replayed."""
     target = bench.core.key
     return [
         bench.vote(2, epoch=1),

@@ -54,7 +54,7 @@ def test_a_download_that_begins_leaves_a_snapshot_that_is_being_finished(
 
 
 def test_a_durable_snapshot_stays_whole_while_another_one_with_its_end_is_taken(tmp_path: Path) -> None:
-    """A leader offered it again, and lost its leadership before the follower found that it has all bytes."""
+    """A leader offered it again, but lost its leadership before the follower found that it already has all bytes."""
     files = SnapshotFiles(os.fspath(tmp_path))
     taken(files, OWN)
     before_it = (tmp_path / snapshot_name(OWN)).read_bytes()
@@ -84,7 +84,7 @@ def test_a_snapshot_that_retention_deletes_during_a_listing_is_left_out(
 
 
 def test_a_snapshot_with_a_damaged_header_is_reported_once_and_set_aside_after_the_next_one(tmp_path: Path) -> None:
-    """It stays until then, because a node that cannot start changes no file."""
+    """The damaged file stays until then, because a node that cannot start changes no file."""
     files = SnapshotFiles(os.fspath(tmp_path))
     taken(files, OWN)
     (tmp_path / snapshot_name(OWN)).write_bytes(b"damage")

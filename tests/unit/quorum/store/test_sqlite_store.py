@@ -194,7 +194,7 @@ async def test_a_lost_identity_is_restored_by_the_command_that_its_refusal_names
     store = make(tmp_path / "q")
     before = await store.open(1, None)
     await store.close()
-    await FileStanding(str(tmp_path / "q")).save(Standing.VOTER)  # which the mark notes
+    await FileStanding(str(tmp_path / "q")).save(Standing.VOTER)  # the mark lists this file
     path = tmp_path / "q" / IDENTITY
     path.unlink() if identity is None else path.write_text(identity)
     with pytest.raises(CorruptStoreError, match=r"quorum\.json is (missing|damaged)") as refused:
@@ -268,7 +268,7 @@ async def test_a_missing_database_is_not_recreated_after_a_clean_stop(tmp_path: 
 async def test_a_deleted_directory_is_not_recreated(tmp_path: Path) -> None:
     folder = await crashed(tmp_path)
     shutil.rmtree(folder)
-    for _ in range(2):  # the first attempt leaves an empty folder, which proves no more than a missing one
+    for _ in range(2):  # the first attempt leaves an empty folder, which is refused as well
         with pytest.raises(CorruptStoreError, match=r"quorum\.db is missing, but .*\.formatted shows that it existed"):
             await opened(folder)
     os.unlink(mark_path(str(folder)))  # as the message advises
@@ -495,7 +495,7 @@ async def test_a_wait_for_a_hanging_database_is_limited(tmp_path: Path, monkeypa
     await hanging
     monkeypatch.undo()
     async with asyncio.timeout(60):
-        while True:  # work in progress ends after a while
+        while True:  # work in progress holds the lock for a while
             try:
                 log_end, _ = await opened(tmp_path)
                 break
@@ -542,7 +542,7 @@ async def test_nothing_is_retried_after_a_failed_write(tmp_path: Path) -> None:
     with pytest.raises(FatalError, match="full"):
         await store.write([StoreWrite(QuorumState(), None, ())])
     await store.close()
-    shutil.copytree(tmp_path, tmp_path.with_name("copy"))  # this process keeps the lock of the first
+    shutil.copytree(tmp_path, tmp_path.with_name("copy"))  # this process still locks the original
     assert await opened(tmp_path.with_name("copy")) == (0, QuorumState())
 
 

@@ -32,7 +32,7 @@ LOG_END = 2 + ROUNDS
 
 def assert_left(disk: FailingDisk) -> None:
     """The folder is unchanged since the failure, and records that the stop was not clean."""
-    gc.collect()  # a connection that is destroyed is closed
+    gc.collect()  # destroys connections without references, which closes them
     disk.assert_untouched()
     assert disk.left is not None
     assert disk.left[LOCK] == f"{os.getpid()} open\n".encode()
@@ -47,7 +47,7 @@ async def filled(folder: Path) -> SqliteQuorumStore:
 
 
 async def reopened(folder: Path) -> int:
-    """The log end that another process finds there: of a copy, since this process holds the lock."""
+    """Return the log end that another process finds.  It opens a copy, since this process holds the lock."""
     copy = folder.with_name("copy")
     shutil.copytree(folder, copy)
     log_end, _ = await opened(copy)
@@ -73,7 +73,7 @@ async def test_after_a_failed_sync_database_wal_and_mark_stay_as_they_are(tmp_pa
 async def test_a_failed_checkpoint_fails_the_next_write_and_the_close(
     tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This also holds if no write follows: the process must not end as after a clean stop."""
+    """The close also fails if no write follows: the process must not end as after a clean stop."""
     monkeypatch.setattr(sqlite_store, "CHECKPOINT_BYTES", 1)
     with failing_disk(tmp_path / "q") as failing:
         store = make(failing.folder)
@@ -126,7 +126,7 @@ async def test_a_failed_sync_of_the_lock_at_close_is_not_a_clean_stop(
 async def test_a_closing_that_is_cancelled_leaves_the_files_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of the event loop cancels every task.  Without its mark, a closed database would look damaged."""
+    """The end of the event loop cancels every task.  A database closed without a recorded stop would look damaged."""
     store = await filled(tmp_path / "q")
     fold, folding, may_fold = sqlite_store._fold, asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()

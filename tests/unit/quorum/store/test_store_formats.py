@@ -44,7 +44,7 @@ INSERT INTO starts VALUES (0, 3);
 
 
 def make_format_1(folder: Path, batches: Sequence[Batch] = LOG) -> Path:
-    """A directory that a version with format 1 has used and closed."""
+    """Make a directory that a version with format 1 has used and closed."""
     folder.mkdir()
     connection = sqlite3.connect(folder / DATABASE, isolation_level=None)
     connection.executescript(FORMAT_1)
@@ -159,18 +159,18 @@ async def test_a_newer_snapshot_is_refused_by_its_version(tmp_path: Path, monkey
 
 
 def transactions(path: Path) -> list[range]:
-    """The frames of each transaction, by number from 0."""
+    """Return the numbers of the frames of each transaction, from 0."""
     found, first = [], 0
     content = path.read_bytes()
     for frame in range((len(content) - 32) // FRAME):
-        if content[32 + frame * FRAME + 4 : 32 + frame * FRAME + 8] != bytes(4):  # the database's size: a commit
+        if content[32 + frame * FRAME + 4 : 32 + frame * FRAME + 8] != bytes(4):  # a database size marks a commit
             found.append(range(first, frame + 1))
             first = frame + 1
     return found
 
 
 async def big_last_write(tmp_path: Path) -> Path:
-    """The files of a killed process whose last transaction has many frames."""
+    """Return the folder of a killed process whose last transaction has many frames."""
     live, left = tmp_path / "live", tmp_path / "big"
     store = make(live)
     await store.open(1, None)
@@ -182,7 +182,7 @@ async def big_last_write(tmp_path: Path) -> Path:
 
 
 def positions(frame: int) -> list[int]:
-    """Bytes of a frame, header and page: each field of the header, and some of the page."""
+    """Return positions in a frame: one in each field of its header, and some in its page."""
     chosen = random.Random(frame)
     return [0, 5, 9, 13, 17, 21, 24, *(24 + chosen.randrange(4096) for _ in range(3))]
 
@@ -203,9 +203,9 @@ async def test_a_bit_flip_in_the_last_frame_undoes_the_last_transaction(
     tmp_path: Path,
 ) -> None:
     """The frame that commits is the last thing in the file.  If it is damaged, the file looks like one after a power
-    failure before the sync: nothing shows that it was ever whole.  So this one transaction is undone, and no other: the
-    node may have lost its last acknowledged write, which one damaged bit at one position of one disk can cause.
-    Records of a majority are not lost, but the vote or record of this one disk may be.
+    failure before the sync: nothing shows that the frame was ever whole.  So this transaction is undone, and no other.
+    One damaged bit may thereby cost this disk its last acknowledged write, a vote or a record.  Records that a majority
+    has on disk are not lost.
     """
     folder = await big_last_write(tmp_path)
     last = transactions(folder / WAL)[-1][-1]
@@ -232,7 +232,7 @@ async def test_a_bit_flip_in_a_rewound_wal_is_damage_but_not_in_old_frames(
             await opened_copy(folder, partial(flip, position=32 + frame * FRAME + 30))
     undone = await opened_copy(folder, lambda path: flip(path, 32 + (summary.frames - 1) * FRAME + 30))
     assert undone == (end - 1, state(end - 1))
-    for frame in range(summary.frames, summary.frames + 3):  # the leftover frames hold no data
+    for frame in range(summary.frames, summary.frames + 3):  # damage in leftover frames has no effect
         assert await opened_copy(folder, partial(flip, position=32 + frame * FRAME + 30)) == (
             end,
             state(end),

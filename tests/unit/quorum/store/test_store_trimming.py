@@ -29,7 +29,7 @@ def rows_of(folder: Path) -> list[int]:
 
 
 async def nothing(store: SqliteQuorumStore) -> None:
-    """Instead of tidying up."""
+    """Do nothing, in place of `_tidy`."""
 
 
 def offsets(batches: tuple[Batch, ...]) -> list[int]:
@@ -37,7 +37,7 @@ def offsets(batches: tuple[Batch, ...]) -> list[int]:
 
 
 async def trimmed(folder: Path) -> SqliteQuorumStore:
-    """The log is 90..102, after a snapshot."""
+    """Return a store whose log is 90..102, after a snapshot."""
     store = make(folder)
     await store.open(1, None)
     await write_rounds(store, 100)

@@ -176,7 +176,7 @@ async def test_a_call_without_a_deadline_is_ended(served: Fixture, monkeypatch: 
 async def test_a_call_may_take_as_long_as_its_own_deadline(
     served: Fixture, client: GrpcTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a request with a long time limit would end without a named outcome while the controller works on it."""
+    """Otherwise a request with a long time limit would end without a named outcome while the controller works on it."""
     monkeypatch.setattr(grpc_transport, "HANDLING_MAX_S", 0.05)
 
     async def slow(rpc: AnyRpc, request: Message) -> Message:
@@ -481,7 +481,7 @@ async def test_a_node_that_stops_ends_its_streams_at_once(
     asking = asyncio.ensure_future(client.ask(peer, FETCH, 60_000))
     await handling.wait()
     assert len(served.transport._streams) == 2
-    async with asyncio.timeout(30):  # half of the grace
+    async with asyncio.timeout(30):  # half of the grace period
         await served.transport.close()
     with pytest.raises(UnreachableError, match="UNAVAILABLE: this node is stopping"):
         await asking
