@@ -111,7 +111,7 @@ def check_broker(image: ClusterImage, broker_id: int, broker_epoch: int) -> Outc
 
 
 def register(image: ClusterImage, request: RegisterBroker, *, session_live: bool) -> Decision[Registered]:
-    """Decide a registration.  session_live: the registered incarnation sent a heartbeat within its session timeout."""
+    """Decide a registration.  session_live: whether the session of the registered incarnation has not ended."""
     refusal = _refuse_registration(image, request)
     if refusal is not None:
         return Decision(Registered(refusal))
@@ -212,8 +212,8 @@ def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> 
 
     It is true for replicas on a missing directory.  If any directory is missing, it is also true for replicas whose
     directory was never reported.  After an unclean stop, it is true for replicas of topics with write.caching, since
-    acknowledged records may never have reached the disk.  A sole replica is exempt, since no other replica could hold
-    more records.
+    acknowledged records may never have reached the disk.  A sole replica is exempt from this last rule, since no other
+    replica could hold more records.
     """
     # If the previous process ended before it received its broker epoch, it wrote nothing.  The mark of the earlier
     # clean stop is then still on the disk.

@@ -124,7 +124,7 @@ from quorum.core.voters import VoterHistory
 IDLE_TICK_MS = 10_000
 """Maximum time between two ticks, even if nothing is due."""
 STRANGERS_MAX = 100
-"""Maximum number of addresses of other clusters that are reported."""
+"""Maximum number of addresses that are reported because another cluster answers there."""
 
 
 class RaftCore:

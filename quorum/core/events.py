@@ -105,7 +105,7 @@ class VoterChangeResult(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Time has passed.  The shell sends this no later than `RaftCore.deadline_ms`, after all waiting messages."""
+    """Time has passed.  The shell sends this once `RaftCore.deadline_ms` has passed, after all waiting messages."""
 
 
 class RequestReceived(msgspec.Struct, frozen=True):
@@ -268,7 +268,7 @@ class Peer(NamedTuple):
 
 
 class SendRequest(msgspec.Struct, frozen=True):
-    """Send a request; `ReplyReceived(call)` or `RequestFailed(call)` follows within `timeout_ms`."""
+    """Send a request; `ReplyReceived(call)` or `RequestFailed(call)` follows within `timeout_ms` after it was sent."""
 
     call: int
     to: Peer
@@ -384,7 +384,7 @@ class ReadConfirmed(msgspec.Struct, frozen=True):
 
 
 class ReadRefused(msgspec.Struct, frozen=True):
-    """`ConfirmRead(call)`: this node does not know which state is current."""
+    """`ConfirmRead(call)`: this node cannot confirm the read now."""
 
     call: int
     reason: str

@@ -8,7 +8,7 @@ A disk is slow from a quarter of the election timeout on; only then do these rul
 - A voter with a slow disk lets the others become candidates first: for 1.25 fetch timeouts after it has lost the leader
   it only grants pre-votes, like any follower without contact with a leader.  If no other node is elected by then, it
   begins an election.
-- This voter extends its elections by the time that its writes take.  A candidate that no voter has refused waits for
+- This voter extends its elections by twice its write time.  A candidate that no voter has refused waits for
   the missing votes, even if its own disk is fast: a voter with a slow disk may be writing its vote.
 - Every fetch reports the write time of the fetcher's disk.  A leader whose disk stalls resigns after one fetch timeout
   if another live voter has a fast disk.  If all are slow, it waits for four times the write time of the fastest, at

@@ -190,7 +190,7 @@ class DescribeQuorum(msgspec.Struct, frozen=True):
 
     sender: Sender
     address: str = ""  # of a node that searches for its leader; else empty
-    epoch: int = 0  # the sender's, if it follows no leader; else 0
+    epoch: int = 0  # the sender's, if it searches for its leader; 0 if it is a paused leader or a tool
 
 
 class LeadershipEnd(msgspec.Struct, frozen=True):
