@@ -45,7 +45,7 @@ class Policy(Enum):
 
     OFFLINE: elect from the ISR, then the ELR.  REASSIGNED: only from the ISR, for a change of the replicas.
     PREFERRED: as OFFLINE, but return to the first replica if it is in sync.
-    UNCLEAN: as OFFLINE, then any eligible replica.
+    UNCLEAN: as OFFLINE, then any eligible replica that is not being added.
     """
 
     OFFLINE = 1

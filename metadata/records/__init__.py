@@ -62,7 +62,7 @@ class RegisterBroker(msgspec.Struct, frozen=True, gc=False):
 
 
 class BrokerChange(msgspec.Struct, frozen=True, gc=False):
-    """A change of a broker.  A field that is None stays unchanged.  directories_offline: further failed ones."""
+    """A change of a broker.  A field that is None stays unchanged.  directories_offline: more failed directories."""
 
     broker_id: int
     broker_epoch: int

@@ -1,7 +1,7 @@
 """The leaders that this node has known: how the last leadership ended, and which leaders lost it quickly.
 
-Every node records this from its own observations.  So a new leader does not hand over to a preferred node that recently
-failed to keep leadership under the previous leader.
+Every node records this from its own observations.  So a new leader also knows a preferred node that recently failed to
+keep leadership, and does not hand over to it for a while.
 """
 
 from __future__ import annotations

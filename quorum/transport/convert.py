@@ -1,8 +1,8 @@
 """Messages of the `Quorum` service: protobuf ⇄ `quorum.core.messages`, with checks of untrusted input.
 
-Every received field must be present, in range and of bounded size.  A message that fails a check raises
-`RemoteProtocolError` and never reaches the core.  A reply must also match its request: by correlation id, and by the
-position of its batches in the log.  It may have at most one of batches, divergence and snapshot.
+Required fields must be present, and every field must be in range and of bounded size.  A message that fails a check
+raises `RemoteProtocolError` and never reaches the core.  A reply must also match its request: by correlation id, and by
+the position of its batches in the log.  It may have at most one of batches, divergence and snapshot.
 
 Unknown fields are ignored in requests and replies, so that nodes of neighbouring versions can communicate during an
 upgrade.  They are refused in batches, which must not lose anything.
