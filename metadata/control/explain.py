@@ -1,8 +1,8 @@
 """The history of a partition in words.
 
-Every change names its reason, the record that caused it, and the previous change.  This module turns changes into
-sentences.  A change is a delta, so the previous value of a field is known only if an earlier record of the chain has
-the field.
+Every change names its reason, the previous change, and the record that caused it, if one did.  This module turns
+changes into sentences.  A change is a delta, so the previous value of a field is known only if an earlier record of the
+chain has the field.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class PendingChange:
     sets_target: bool = False  # the leader turned the change into a target; reaching the target completes the change
 
     def restart(self) -> None:
-        """Measure the newcomer and ask the voters again: what they have shown so far is too old."""
+        """Measure the newcomer and ask the voters again, because their earlier fetches and answers are too old."""
         self.measured_from = self.confirmation = self.expiry_ms = None
 
 
