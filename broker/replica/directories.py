@@ -86,6 +86,11 @@ class Directories:
             if found is None:
                 replica.offline = f"its directory {assigned} is offline"
                 return
+        elif assigned in logs.failed_disks and assigned not in found.moved_from:
+            # The controller may not know yet that the assigned directory has failed.  It would treat an older copy as
+            # the replica that is in the ISR.
+            replica.offline = f"its directory {assigned} is offline, and {found.directory_id} holds an older copy"
+            return
         else:
             found.config = config
         found.advance_high_watermark(min(self._watermarks.restored(key), found.end_offset))
@@ -207,19 +212,20 @@ class Directories:
         return replica.directory_id
 
     def _keep_offline(self, replica: Replica, absent: UUID) -> None:
-        """Keep the replica offline; report this directory, or `LOST` if the broker no longer has it."""
+        """Keep the replica offline.  Report `absent`, or `LOST` if the broker no longer has this directory."""
         if absent in self._directory_ids:
             replica.offline = f"its log may be in directory {absent}, which is offline"
             self.report(replica.partition, absent)
             return
-        # The broker has registered without that directory, so the controller accepts only a report of `LOST`.
-        replica.offline = f"its log moved to directory {absent}, which this broker no longer has"
+        if absent == LOST:
+            replica.offline = "its log may be in one of several directories that are offline"
+            step = "repair these directories and restart the broker"
+        else:
+            # The broker has registered without that directory, so the controller accepts only a report of `LOST`.
+            replica.offline = f"its log moved to directory {absent}, which this broker no longer has"
+            step = "add that directory to data.dirs and restart the broker; if it is lost, only restart the broker"
         logger.error(
-            "replica offline",
-            topic=replica.topic,
-            partition=replica.key.index,
-            cause=replica.offline,
-            next="add that directory to data.dirs and restart the broker; if it is lost, only restart the broker",
+            "replica offline", topic=replica.topic, partition=replica.key.index, cause=replica.offline, next=step
         )
         self.report(replica.partition, LOST)
 
@@ -227,14 +233,16 @@ class Directories:
         """Return a failed or missing directory that may hold this replica, if it is in the ISR or ELR.
 
         The controller may not know that the replica is in that directory.  It would treat an empty replica in another
-        directory as the one with the records.
+        directory as the one with the records.  So the result is `LOST` if several directories may hold the replica: a
+        wrong guess would make an empty replica in that directory count as this one, once the directory works again.
         """
         partition, logs = replica.image, self._context.logs
         if self._context.broker_id not in (*partition.isr, *partition.elr):
             return None
         if assigned != UNASSIGNED:
             return logs.moved_away(replica.key, assigned)
-        return next((each for each in self._directory_ids if each in logs.failed_disks), None)
+        failed = [each for each in self._directory_ids if each in logs.failed_disks]
+        return LOST if len(failed) > 1 else next(iter(failed), None)
 
     def _choose(self, assigned: UUID, preferred: UUID | None) -> UUID | None:
         """Return the assigned directory, or None if it has failed.

@@ -35,11 +35,15 @@ class ProcessMarks:
     async def count_start(self) -> int:
         """Return the number of this start, which is durable in every working directory.
 
-        A directory that was restored from a backup may have an old number, so the highest one counts.
+        A directory that was restored from a backup may have an old number, so the highest one counts.  A new directory
+        gets the mark of the clean stop too.  It is true there, and a process that ends before it registers keeps it.
         """
         found = [disk.facts.load(STARTS).get(STARTS, b"") for disk in self._working()]
         start = max((int(each) for each in found if each.isdigit()), default=0) % STARTS_MAX + 1
-        await self._commit(STARTS, b"%d" % start)
+        number, epoch = b"%d" % start, self.clean_epoch()
+        for disk in self._working():
+            is_marked = epoch >= 0 and self._is_new(disk)
+            await self._commit(disk, {STARTS: number, CLEAN_EPOCH: b"%d" % epoch} if is_marked else {STARTS: number})
         return start
 
     def clean_epoch(self) -> int:
@@ -49,22 +53,24 @@ class ProcessMarks:
         `broker.log` treats a log that has lost records as damaged, and takes it offline.
 
         All directories with records must agree.  A failed directory is left out: heartbeats report it, and the mark
-        says nothing about its replicas.  A new directory, which has neither mark, has no records.
+        says nothing about its replicas.  A new directory has no records.
         """
-        marks = set()
-        for disk in self._working():
-            mark = disk.facts.load(CLEAN_EPOCH).get(CLEAN_EPOCH)
-            if mark is not None or disk.facts.load(STARTS):
-                marks.add(mark or b"")
+        in_use = [disk for disk in self._working() if not self._is_new(disk)]
+        marks = {disk.facts.load(CLEAN_EPOCH).get(CLEAN_EPOCH, b"") for disk in in_use}
         mark = marks.pop() if len(marks) == 1 else b""
         return int(mark) if mark.isdigit() else -1
+
+    @staticmethod
+    def _is_new(disk: Disk) -> bool:
+        return not disk.facts.load(STARTS) and not disk.facts.load(CLEAN_EPOCH)
 
     async def begin(self) -> None:
         """Remove the mark of the clean stop, once.  From now on, records may be written."""
         if self._has_begun:
             return
         if any(disk.facts.load(CLEAN_EPOCH) for disk in self._working()):
-            await self._commit(CLEAN_EPOCH, None)
+            for disk in self._working():
+                await self._commit(disk, {CLEAN_EPOCH: None})
         self._has_begun = True
 
     async def leave_clean(self, broker_epoch: int) -> None:
@@ -78,9 +84,8 @@ class ProcessMarks:
     def _working(self) -> list[Disk]:
         return [disk for disk in self._disks if not self._has_failed(disk.directory_id)]
 
-    async def _commit(self, name: str, value: bytes | None) -> None:
-        for disk in self._working():
-            try:
-                await disk.facts.commit({name: value})
-            except DiskError as error:
-                self._on_failure(disk.directory_id, error)
+    async def _commit(self, disk: Disk, facts: dict[str, bytes | None]) -> None:
+        try:
+            await disk.facts.commit(facts)
+        except DiskError as error:
+            self._on_failure(disk.directory_id, error)

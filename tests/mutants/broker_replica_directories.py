@@ -106,6 +106,27 @@ MUTANTS = (
         (f"{MOVE_TESTS}::test_a_moved_replica_does_not_begin_anew_in_its_former_directory",),
     ),
     Mutant(
+        "a replica that may be in one of several failed directories is reported in the first",
+        DIRECTORIES,
+        "return LOST if len(failed) > 1 else next(iter(failed), None)",
+        "return next(iter(failed), None)",
+        (f"{MOVE_TESTS}::test_a_replica_that_may_be_in_several_failed_directories_is_lost",),
+    ),
+    Mutant(
+        "an older copy is used while the assigned directory is offline",
+        DIRECTORIES,
+        "elif assigned in logs.failed_disks and assigned not in found.moved_from:",
+        "elif False:",
+        (f"{MOVE_TESTS}::test_an_older_copy_is_not_used_while_the_assigned_directory_is_offline",),
+    ),
+    Mutant(
+        "a replica that moved stays offline if its former directory fails",
+        DIRECTORIES,
+        "elif assigned in logs.failed_disks and assigned not in found.moved_from:",
+        "elif assigned in logs.failed_disks:",
+        ("tests/unit/broker/replica/test_moves.py",),
+    ),
+    Mutant(
         "the memory of a move is deleted before the controller knows of the move",
         "broker/replica/strays.py",
         "limits.strays_kept_ms, unreported)",

@@ -253,6 +253,49 @@ async def test_a_moved_replica_does_not_begin_anew_if_its_new_directory_was_remo
         assert rig.cluster.partition(lost.topic_id).leader == NO_LEADER
 
 
+async def test_a_replica_that_may_be_in_several_failed_directories_is_lost(tmp_path: Path) -> None:
+    """An empty replica in a directory that was guessed would count as the member of the ISR."""
+    async with running(tmp_path, directories=3) as before:
+        await before.register()
+        await before.create((1,))
+        await before.write(b"a")
+        home = before.log.directory_id
+
+    def break_two(rig: Rig) -> None:
+        another = next(each for each in rig.directories if each != home)
+        for directory_id in (home, another):
+            rig._disks[rig.directories.index(directory_id)]._set_failure(DiskError("broken"))
+
+    async with started_again(before, [tmp_path / f"disk{number}" for number in range(3)], break_two) as rig:
+        assert rig.hosted().image.replica(1) == Replica(1, UNASSIGNED)
+        assert rig.hosted().log is None
+        assert rig.hosted().offline == "its log may be in one of several directories that are offline"
+        assert rig.unreported == [(0, LOST)]
+
+
+async def test_an_older_copy_is_not_used_while_the_assigned_directory_is_offline(tmp_path: Path) -> None:
+    """The replica began anew in the other directory while this one was offline.  Then the other one fails at a start.
+
+    A report of the older copy could reach the controller before the heartbeat that reports the failed directory.  The
+    controller would elect the older copy, because the replica is in the ISR.
+    """
+    async with running(tmp_path, directories=2) as before:
+        await before.register()
+        await before.create((1,))
+        await before.write(b"a")
+        here, there = before.log.directory_id, other(before)
+    before.alter(replicas=(Replica(1, there),))
+
+    def break_assigned(rig: Rig) -> None:
+        rig._disks[rig.directories.index(there)]._set_failure(DiskError("broken"))
+
+    async with started_again(before, [tmp_path / f"disk{number}" for number in range(2)], break_assigned) as rig:
+        assert rig.hosted().image.isr == (1,)
+        assert rig.hosted().log is None
+        assert rig.hosted().offline == f"its directory {there} is offline, and {here} holds an older copy"
+        assert not rig.unreported
+
+
 async def test_a_replica_whose_directory_was_removed_is_added_again(tmp_path: Path) -> None:
     """The replica is removed from the broker and assigned again, before the broker applies either change."""
     before, target = await moved_without_a_report(tmp_path)
