@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import signal
 from functools import partial
 
@@ -14,7 +15,7 @@ from simulation.cluster.draw import draw as draw_cluster
 from simulation.cluster.world import ClusterWorld
 from simulation.kernel import cpu_limit
 from simulation.kernel.cpu_limit import HangError, cpu_limited
-from simulation.kernel.loop import Process, SimulatedLoop, device_wait
+from simulation.kernel.loop import _GRAVEYARD_MIN, Process, SimulatedLoop, device_wait
 from simulation.kernel.violation import causes_of
 from simulation.quorum import run as quorum_run
 from simulation.quorum import world as quorum_world
@@ -148,3 +149,21 @@ def test_the_limit_of_cpu_time_ends_with_its_run() -> None:
     assert quorum_run.play(draw_quorum(0)).violation is None
     assert signal.getsignal(signal.SIGPROF) == before
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+
+
+def test_the_end_of_a_simulation_closes_the_tasks_that_begin_meanwhile(loop: SimulatedLoop) -> None:
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            loop.create_task(asyncio.sleep(1))
+
+    count = 2 * _GRAVEYARD_MIN
+    for _ in range(count):
+        loop.create_task(waits())
+    loop.run_until_complete(asyncio.sleep(0.1))
+    loop.bury()
+    left = [task for task in loop.graveyard if not task.done()]
+    assert len(left) == 2 * count
+    coroutines = [one for task in left if inspect.iscoroutine(one := task.get_coro())]
+    assert {inspect.getcoroutinestate(one) for one in coroutines} == {inspect.CORO_CLOSED}
