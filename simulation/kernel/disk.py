@@ -285,12 +285,13 @@ class SimulatedDisk:
         taken = [one for one in self._files if one.startswith(new + "/")]
         assert not taken, f"{old} cannot replace {new}, which is not empty: {taken}"  # as a real file system refuses it
         changes: list[_Change] = []
-        for path in [one for one in self._files if one == old or one.startswith(old + "/")]:
+        below = old + "/"
+        for path in [old] if old in self._files else [one for one in self._files if one.startswith(below)]:
             file = self._files.pop(path)
             file.path = new + path[len(old) :]
             self._files[file.path] = file
             changes += [_Change(path, None, is_folder=False), _Change(file.path, file, is_folder=False)]
-        for path in [one for one in sorted(self._dirs) if one == old or one.startswith(old + "/")]:
+        for path in sorted([one for one in self._dirs if one == old or one.startswith(below)]):
             self._dirs.discard(path)
             self._dirs.add(new + path[len(old) :])
             changes += [_Change(path, now=False, is_folder=True), _Change(new + path[len(old) :], True, is_folder=True)]

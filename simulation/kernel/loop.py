@@ -57,7 +57,7 @@ class Process:
         self.paused = False
         self._waiting: list[_Handle] = []
         self._rate = 1.0
-        self._skewed = False
+        self.skewed = False  # whether its clock has ever had another rate than true time
         self._set_at = self._clock_at = 0.0  # true time and own clock when the rate was set
 
     def __repr__(self) -> str:
@@ -100,18 +100,18 @@ class Process:
         """
         now = self.loop.true_time()
         self._clock_at, self._set_at = self.clock(now), now
-        self._rate, self._skewed = rate, True
+        self._rate, self.skewed = rate, True
 
     def clock(self, now: float) -> float:
         """Return the time of its clock at the true time `now`."""
-        return self._clock_at + (now - self._set_at) * self._rate if self._skewed else now
+        return self._clock_at + (now - self._set_at) * self._rate if self.skewed else now
 
     def true_time_of(self, when: float) -> float:
         """Return the true time at which its clock will have reached `when`.
 
         The result is rounded up, because a callback that runs then must not find a time before `when`.
         """
-        if not self._skewed:
+        if not self.skewed:
             return when
         true_when = self._set_at + (when - self._clock_at) / self._rate
         while self.clock(true_when) < when:
@@ -126,26 +126,24 @@ class BusyError(RuntimeError):
 class _NumberedTask(asyncio.Task[Any]):
     process: Process | None
     _numbers = count()
-    _number: int
+    _number: int | None = None
 
     def __hash__(self) -> int:
-        try:
-            return self._number
-        except AttributeError:
-            self._number = next(self._numbers)
-            return self._number
+        number = self._number
+        if number is None:
+            number = self._number = next(self._numbers)
+        return number
 
 
 class _NumberedFuture(asyncio.Future[Any]):
     _numbers = count()
-    _number: int
+    _number: int | None = None
 
     def __hash__(self) -> int:
-        try:
-            return self._number
-        except AttributeError:
-            self._number = next(self._numbers)
-            return self._number
+        number = self._number
+        if number is None:
+            number = self._number = next(self._numbers)
+        return number
 
 
 class _Handle(list[Any]):
@@ -210,7 +208,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
     def time(self) -> float:
         """Return the time by the clock of the calling process."""
         process = self._current
-        return self._now if process is None else process.clock(self._now)
+        return self._now if process is None or not process.skewed else process.clock(self._now)
 
     def true_time(self) -> float:
         return self._now
@@ -267,7 +265,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
     def _move_clock(self) -> None:
         timers = self._timers
-        while timers and timers[0][2].cancelled():
+        while timers and timers[0][2][0] is None:  # it was cancelled
             heappop(timers)
         if not timers:
             raise RuntimeError("deadlock: no callback is scheduled")
@@ -275,7 +273,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
     def _prune_timers(self) -> None:
         """Drop timers that were cancelled long before they were due."""
-        self._timers[:] = [one for one in self._timers if not one[2].cancelled()]
+        self._timers[:] = [one for one in self._timers if one[2][0] is not None]
         heapify(self._timers)
         self._prune_timers_at = max(_TIMERS_MIN, 2 * len(self._timers))
 
@@ -370,9 +368,14 @@ async def device_wait(seconds: float) -> None:
     if not isinstance(loop, SimulatedLoop):
         await asyncio.sleep(seconds)
         return
-    is_over = asyncio.Event()
-    loop.call_at_true_time(loop.true_time() + seconds, is_over.set)
-    await is_over.wait()
+    is_over = loop.create_future()
+    loop.call_at_true_time(loop.true_time() + seconds, _end, is_over)
+    await is_over
+
+
+def _end(wait: asyncio.Future[None]) -> None:
+    if not wait.done():  # as after a cancellation
+        wait.set_result(None)
 
 
 def _is_unheard(task: asyncio.Task[Any]) -> bool:

@@ -92,11 +92,11 @@ class Network:
         self._reply_cuts[source, target] = max(0, self._reply_cuts[source, target] - 1)
 
     def is_cut(self, source: str, target: str) -> bool:
-        return self._cuts[source, target] > 0
+        return self._cuts.get((source, target), 0) > 0  # a missing key of a `Counter` costs a call
 
     def loses(self, source: str, target: str, *, reply: bool = False) -> bool:
         """Return whether a request or reply that is sent or arrives now is lost."""
-        if self.is_cut(source, target) or (reply and self._reply_cuts[source, target] > 0):
+        if self.is_cut(source, target) or (reply and self._reply_cuts.get((source, target), 0) > 0):
             return True
         return self.loss > 0 and self.random.random() < self.loss
 
@@ -254,6 +254,7 @@ class Stream(asyncio.Transport):
         self.process = process
         self.context = context
         self.name = name
+        self.label = f"{name[0]}:{name[1]}"
         self._protocol: Any = None
         self._outgoing: deque[tuple[float, bytes | None]] = deque()  # None is the end of the stream
         self._incoming: deque[bytes | None] = deque()
@@ -357,20 +358,21 @@ class Stream(asyncio.Transport):
 
     def _deliver(self) -> None:
         self._pumping = False
-        if self.peer is None or self.network.is_cut(self.name[0], self.peer.name[0]):
+        network, peer, outgoing = self.network, self.peer, self._outgoing
+        if peer is None or network.is_cut(self.name[0], peer.name[0]):
             return
         if self._orphaned is not None:
-            self._send_to_nobody(self.peer.name[0], self._orphaned)
+            self._send_to_nobody(peer.name[0], self._orphaned)
             return
-        now = self.network.loop.true_time()
-        while self._outgoing and self._outgoing[0][0] <= now:
-            data = self._outgoing.popleft()[1]
-            if self.network.trace is not None:
+        now = network.loop.true_time()
+        while outgoing and outgoing[0][0] <= now:
+            data = outgoing.popleft()[1]
+            if network.trace is not None:
                 what = "end" if data is None else f"{len(data)} bytes {crc32(data):08x}"
-                self.network.trace(f"{what} {_name(self)} -> {_name(self.peer)}")
-            if not self.peer._lost:
-                self.peer._arrives(data)
-        self.network.loop.call_soon(self.peer._drain, context=self.peer.context.copy())
+                network.trace(f"{what} {self.label} -> {peer.label}")
+            if not peer._lost:
+                peer._arrives(data)
+        network.loop.call_soon(peer._drain, context=peer.context.copy())
         self.pump()
 
     def _arrives(self, data: bytes | None) -> None:
@@ -404,8 +406,9 @@ class Stream(asyncio.Transport):
         self.lose_later(error)
 
     def _drain(self) -> None:
-        while self._incoming and self._reading and not self._lost and self._protocol is not None:
-            data = self._incoming.popleft()
+        incoming = self._incoming
+        while incoming and self._reading and not self._lost and self._protocol is not None:
+            data = incoming.popleft()
             if data is None:
                 self._lose(None)
             elif isinstance(self._protocol, asyncio.BufferedProtocol):
@@ -437,10 +440,6 @@ class Stream(asyncio.Transport):
             self.network.forget(self)
         if self._protocol is not None:
             self._protocol.connection_lost(error)
-
-
-def _name(stream: Stream) -> str:
-    return f"{stream.name[0]}:{stream.name[1]}"
 
 
 class SimulatedTransport:

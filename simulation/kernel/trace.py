@@ -16,9 +16,10 @@ class Trace:
 
     def add(self, line: str) -> None:
         """Add a line to the digest and to the lines."""
-        self._digest.update(line.encode() + b"\n")
+        self._digest.update(f"{line}\n".encode())
         self.count += 1
-        self.show(line)
+        if self._kept:
+            self.show(line)
 
     def show(self, line: str) -> None:
         """Add a line to the lines only, for detail that follows from the rest and is too costly for every run."""
