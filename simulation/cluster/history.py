@@ -21,6 +21,7 @@ _MARK = re.compile(rb"<(\d+)\.(\d+)>")
 _LETTER = re.compile(rb"__dlq\.errors\.partition.(\d+)&__dlq\.errors\.offset.(\d+)\$", re.DOTALL)
 """Matches the place of a record in the headers of its dead letter.  `&` and `$` are the lengths of the next names."""
 READ_BYTES = 1 << 20
+_NOTHING_RECENT = RecentAppends(0)
 
 
 class Mark(NamedTuple):
@@ -113,7 +114,7 @@ def peek(log: PartitionLog, offset: int, end: int) -> bytes:
         CorruptStoreError: the batches are damaged.
     """
     checked = [(segment, segment._checked) for segment in log.segments]
-    recent, log._reader._recent = log._reader._recent, RecentAppends(0)
+    recent, log._reader._recent = log._reader._recent, _NOTHING_RECENT
     try:
         return bytes(log.read(offset, READ_BYTES, end))
     finally:
