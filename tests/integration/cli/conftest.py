@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration import warm_kctl
+from tests.integration import warm_kctl, warm_nodes
 
 ROOT = Path(__file__).resolve().parents[3]
 END_TIMEOUT_S = 60
@@ -65,18 +65,19 @@ class Server:
 StartServer = Callable[..., Server]
 
 
+def popen(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
 @contextmanager
-def starter() -> Iterator[StartServer]:
+def starter(
+    popen: Callable[[list[str], dict[str, str]], subprocess.Popen[str]] = warm_nodes.popen,
+) -> Iterator[StartServer]:
     """Yield a function that starts a server and waits for its ready line or end.  No server outlives the context."""
     with ExitStack() as stack:
 
         def start(program: str, *arguments: str | Path) -> Server:
-            process = stack.enter_context(
-                subprocess.Popen(
-                    command(program, "run", *arguments),
-                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
-                )
-            )  # fmt: skip
+            process = stack.enter_context(popen(command(program, "run", *arguments), environment()))
             stack.callback(process.kill)
             assert process.stdout is not None
             server = Server(process, process.stdout.readline().strip())
@@ -88,6 +89,14 @@ def starter() -> Iterator[StartServer]:
 
 @pytest.fixture
 def start_server() -> Iterator[StartServer]:
+    """Starts servers in the usual way."""
+    with starter(popen) as start:
+        yield start
+
+
+@pytest.fixture
+def start_node() -> Iterator[StartServer]:
+    """Starts servers as forks of a process that has loaded the program already."""
     with starter() as start:
         yield start
 

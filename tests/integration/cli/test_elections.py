@@ -68,8 +68,8 @@ class Brokers:
             time.sleep(0.05)  # another process, which sends no event: poll
 
 
-def test_killed_leaders_are_replaced_and_may_be_elected_again(start_server: StartServer, tmp_path: Path) -> None:
-    brokers = Brokers(start_server, tmp_path)
+def test_killed_leaders_are_replaced_and_may_be_elected_again(start_node: StartServer, tmp_path: Path) -> None:
+    brokers = Brokers(start_node, tmp_path)
     brokers.ok("topics", "create", "t", "--assignment", "2:3:1", "--config", "min.insync.replicas=2", "--wait")
     assert brokers.partition("t") == (2, [1, 2, 3], [])
 
@@ -93,8 +93,8 @@ def test_killed_leaders_are_replaced_and_may_be_elected_again(start_server: Star
     brokers.until(lambda: brokers.partition("t") == (1, [1, 3], []), "3 is in sync again")
 
 
-def test_leaderships_return_automatically_if_configured(start_server: StartServer, tmp_path: Path) -> None:
-    brokers = Brokers(start_server, tmp_path)
+def test_leaderships_return_automatically_if_configured(start_node: StartServer, tmp_path: Path) -> None:
+    brokers = Brokers(start_node, tmp_path)
     brokers.ok("configs", "set", "--cluster", "leader.rebalance.interval.ms=1000")
     brokers.ok("topics", "create", "t", "--assignment", "2:3:1,3:1:2", "--wait")
     brokers.kill(2)
@@ -106,8 +106,8 @@ def test_leaderships_return_automatically_if_configured(start_server: StartServe
     assert brokers.partition("t", 1)[0] == 3, "which leads the partitions that prefer it"
 
 
-def test_an_unclean_election_is_made_on_request(start_server: StartServer, tmp_path: Path) -> None:
-    brokers = Brokers(start_server, tmp_path)
+def test_an_unclean_election_is_made_on_request(start_node: StartServer, tmp_path: Path) -> None:
+    brokers = Brokers(start_node, tmp_path)
     brokers.ok("topics", "create", "u", "--assignment", "2:3", "--wait")
     brokers.kill(3)
     brokers.kill(2)
@@ -123,8 +123,8 @@ def test_an_unclean_election_is_made_on_request(start_server: StartServer, tmp_p
     assert brokers.partition("u") == (3, [3], [])
 
 
-def test_a_lost_broker_is_unregistered(start_server: StartServer, tmp_path: Path) -> None:
-    brokers = Brokers(start_server, tmp_path)
+def test_a_lost_broker_is_unregistered(start_node: StartServer, tmp_path: Path) -> None:
+    brokers = Brokers(start_node, tmp_path)
     brokers.ok("topics", "create", "v", "--assignment", "3", "--wait")
     assert brokers.servers[3].stop() == 0
     brokers.until(lambda: brokers.state(3) == "fenced", "3 is fenced")

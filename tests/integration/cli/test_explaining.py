@@ -86,8 +86,8 @@ class Night:
 
 
 @pytest.fixture
-def night(start_server: StartServer, tmp_path: Path) -> Night:
-    return Night(start_server, tmp_path)
+def night(start_node: StartServer, tmp_path: Path) -> Night:
+    return Night(start_node, tmp_path)
 
 
 def test_a_killed_leader_is_explained_from_its_fencing_to_its_return(night: Night) -> None:

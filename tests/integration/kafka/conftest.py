@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+
+from quorumlog.kctl import dev_cluster
+from tests.integration import warm_nodes
 
 
 class Standalone(NamedTuple):
@@ -25,10 +27,10 @@ class Standalone(NamedTuple):
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """A broker process, one for all tests of a module, which must outlive them and stop on request."""
     folder = tmp_path_factory.mktemp("standalone")
-    command = [sys.executable, "-m", "broker.cli", "run", "--standalone", "--data-dir", str(folder / "data")]
+    command = [sys.executable, "-P", "-m", "broker.cli", "run", "--standalone", "--data-dir", str(folder / "data")]
     command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http", "off"]
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = warm_nodes.popen(command, dev_cluster.environment(), log)
     assert process.stdout is not None
     try:
         ready = process.stdout.readline()

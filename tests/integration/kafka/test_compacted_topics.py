@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,9 +20,11 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from metadata.image.internal_topics import CONSUMER_OFFSETS
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.records import Record, decode_batches, end_offset
+from quorumlog.kctl import dev_cluster
 from quorumlog.wire.kafka import fetch
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.record_batch import iter_headers
+from tests.integration import warm_nodes
 from tests.integration.kafka.clients import AioKafka, Client, Confluent, KafkaPython, Received, Sent, Start
 
 CLIENTS: tuple[Client, ...] = (Confluent(), KafkaPython(), AioKafka())
@@ -42,11 +43,11 @@ _numbers = count()
 @contextmanager
 def compacting_broker(folder: Path) -> Iterator[str]:
     """Run a broker process that compacts often, and yield its address."""
-    command = [sys.executable, "-m", "broker.cli", "run", "--standalone", "--data-dir", str(folder / "data")]
+    command = [sys.executable, "-P", "-m", "broker.cli", "run", "--standalone", "--data-dir", str(folder / "data")]
     command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http", "off"]
     command += ["--set", "log.cleaner.backoff.ms=100", "--set", "log.cleaner.io.max.bytes.per.second=-1"]
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = warm_nodes.popen(command, dev_cluster.environment(), log)
     assert process.stdout is not None
     try:
         found = re.search(r"kafka=(\S+)", process.stdout.readline())

@@ -20,7 +20,7 @@ from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster, Node
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import node_pb2
-from tests.integration import warm_kctl
+from tests.integration import warm_kctl, warm_nodes
 
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 60.0
@@ -72,12 +72,13 @@ async def started(cluster: DevCluster) -> AsyncIterator[DevCluster]:
 
 async def start(cluster: DevCluster) -> None:
     """Start the nodes that do not run, and return when all are ready."""
-    await dev_cluster.start(cluster, TIMEOUT_S, lambda line: None)
+    with warm_nodes.replacing_spawn():
+        await dev_cluster.start(cluster, TIMEOUT_S, lambda line: None)
 
 
 async def spawn(cluster: DevCluster, node: Node) -> None:
     """Start one node without waiting until it is ready."""
-    process = processes.spawn(node.command, Path(node.log), dev_cluster.environment())
+    process = warm_nodes.spawn(node.command, Path(node.log), dev_cluster.environment())
     node.pid, node.mark = process.pid, processes.start_mark(process.pid) or ""
     process.returncode = 0  # as in dev_cluster, which finds the process by its pid
     cluster.save()
