@@ -122,6 +122,9 @@ class _View:
     cluster_id: str | None = None
     controller_id: int = -1
     brokers: dict[int, Address] = field(default_factory=dict)
+    """The brokers of the last answer that named any."""
+    names_brokers: bool = False
+    """Whether the last answer named any."""
     topics: dict[str, _Topic] = field(default_factory=dict)
     missing: dict[str, tuple[int, ClusterError]] = field(default_factory=dict)
     """Topics that the last answer about them refused, with the number of that refresh and the error."""
@@ -268,14 +271,15 @@ class Cluster(Closing):
     async def brokers(self, timeout_s: float) -> dict[int, Address]:
         """Return the address of each broker in a new Metadata response, by id.  Tries each known broker once.
 
-        If all brokers are starting or fenced, the response names none.  Then the brokers of an earlier response are
-        returned.
+        A broker that is starting names none.  The brokers of an earlier response are not returned then: if all of them
+        are starting, they have nothing to list.
 
-        Raises: ClusterError, retriable: no broker answers; or no response has named a broker yet.
+        Raises: ClusterError, retriable: no broker answers; or the response names none, and the next call asks another.
         """
         async with self._deadline("the brokers", timeout_s):
             await self._refreshed(frozenset(), self._refreshes)
-        if not self._view.brokers:  # a caller that asks every broker would ask none, and its result would look complete
+        if not self._view.names_brokers:  # a caller that asks every broker would get a result that looks complete
+            self.ask_another_broker()
             raise ClusterError(ApiError.BROKER_NOT_AVAILABLE, "no broker serves yet", CHECK_BROKERS, retriable=True)
         return dict(self._view.brokers)
 
@@ -466,6 +470,7 @@ class Cluster(Closing):
             raise ClusterError(ApiError.INCONSISTENT_CLUSTER_ID, message, "check the bootstrap servers")
         view.cluster_id = reply.cluster_id
         view.controller_id = reply.controller_id
+        view.names_brokers = bool(reply.brokers)
         if reply.brokers:  # empty from a broker that is starting
             view.brokers = {broker.node_id: Address(broker.host, broker.port) for broker in reply.brokers}
         for topic in reply.topics:

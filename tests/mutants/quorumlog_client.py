@@ -652,9 +652,23 @@ MUTANTS = (
     Mutant(
         "a list of all groups is complete without any broker",
         CLUSTER,
-        "        if not self._view.brokers:  # a caller",
+        "        if not self._view.names_brokers:  # a caller",
         "        if False:  # a caller",
         (f"{GROUP_TESTS}::test_a_list_waits_until_a_broker_serves",),
+    ),
+    Mutant(
+        "a list is complete although no broker serves any more",
+        CLUSTER,
+        "        if not self._view.names_brokers:  # a caller",
+        "        if not self._view.brokers:  # a caller",
+        (f"{GROUP_TESTS}::test_a_list_waits_until_a_broker_serves",),
+    ),
+    Mutant(
+        "a list asks only the broker that is starting",
+        CLUSTER,
+        "            self.ask_another_broker()\n            raise ClusterError(ApiError.BROKER_NOT_AVAILABLE",
+        "            raise ClusterError(ApiError.BROKER_NOT_AVAILABLE",
+        (f"{GROUP_TESTS}::test_a_list_does_not_wait_for_one_broker_that_starts",),
     ),
     Mutant(
         "a partition that the user drops is not committed",

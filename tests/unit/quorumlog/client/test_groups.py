@@ -79,10 +79,13 @@ async def test_a_list_waits_for_a_broker_whose_coordinators_load() -> None:
         assert [found.group for found in await listing] == [ON_2]
 
 
-async def test_a_list_waits_until_a_broker_serves() -> None:
+@pytest.mark.parametrize("has_listed", [False, True])
+async def test_a_list_waits_until_a_broker_serves(has_listed: bool) -> None:
     """While the brokers are starting, they are fenced, and their metadata names no broker."""
     async with setting() as each:
         await join(each, ON_1)
+        if has_listed:
+            await each.client.list_groups(TIMEOUT_S)
         for replicas in each.brokers.replicas.values():
             replicas.behind = ClusterImage()
         listing = asyncio.ensure_future(each.client.list_groups(TIMEOUT_S))
@@ -90,6 +93,24 @@ async def test_a_list_waits_until_a_broker_serves() -> None:
         for replicas in each.brokers.replicas.values():
             replicas.behind = None
         assert [found.group for found in await listing] == [ON_1]
+
+
+async def test_a_list_fails_if_no_broker_serves_in_time() -> None:
+    async with setting() as each:
+        await each.client.list_groups(TIMEOUT_S)
+        for replicas in each.brokers.replicas.values():
+            replicas.behind = ClusterImage()
+        with pytest.raises(ClusterError, match="no broker serves yet") as refusal:
+            await each.client.list_groups(0.2)
+        assert (refusal.value.code, refusal.value.retriable) == ("TIMED_OUT", True)
+
+
+async def test_a_list_does_not_wait_for_one_broker_that_starts() -> None:
+    async with setting() as each:
+        await join(each, ON_2)
+        await each.client.list_groups(TIMEOUT_S)
+        each.brokers.replicas[1].behind = ClusterImage()
+        assert [found.group for found in await each.client.list_groups(TIMEOUT_S)] == [ON_2]
 
 
 async def test_a_list_without_an_answer_of_each_broker_is_an_error_that_names_it() -> None:
