@@ -344,8 +344,7 @@ class Cluster(Closing):
         wanted = None if topics is None else frozenset(topics)
 
         async def ask(left_s: float) -> dict[str, TopicState]:
-            async with self._deadline("topics", left_s):
-                await self._refreshed(wanted, self._refreshes)
+            await self._look_up(wanted, left_s)
             view = self._view
             for name in wanted or ():
                 if name in view.missing and view.missing[name][1].code not in (ApiError.UNKNOWN_TOPIC_OR_PARTITION,):
@@ -354,6 +353,20 @@ class Cluster(Closing):
             return {name: view.topics[name].state() for name in names}
 
         return await self.retrying("topics", timeout_s, ask)
+
+    async def look_up(self, topics: Iterable[str], timeout_s: float) -> None:
+        """Look up the leaders of topics with one request, so that calls of `leader` find them in the cache.
+
+        Retries until a broker answers.  An error of a topic is raised by `leader`, so that it does not hide the others.
+
+        Raises: ClusterError: TIMED_OUT: no broker answers; or an error that is not retriable.
+        """
+        wanted = frozenset(topics)
+        await self.retrying("topics", timeout_s, lambda left_s: self._look_up(wanted, left_s))
+
+    async def _look_up(self, topics: frozenset[str] | None, timeout_s: float) -> None:
+        async with self._deadline("topics", timeout_s):
+            await self._refreshed(topics, self._refreshes)
 
     def ask_another_broker(self) -> None:
         """Send the next metadata request to a different broker, if there is another."""

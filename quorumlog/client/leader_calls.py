@@ -1,7 +1,7 @@
 """Requests about many partitions: one request for each leader, and an answer or an error for each partition.
 
-A partition whose leader does not answer must not hide the others.  So the result contains an error for this partition,
-once the time is up, or at once if a retry would not help.
+A partition whose leader does not answer must not hide the others, nor must a topic that is refused.  So the result
+contains an error for this partition, once the time is up, or at once if a retry would not help.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ async def ask_leaders(
     """Return, for each partition, the answer of its leader, after retries if necessary, or an error.
 
     Raises:
-        ClusterError: no broker answers at all; or a topic has an error other than UNKNOWN_TOPIC_OR_PARTITION.
+        ClusterError: no broker answers at all.
     """
     wanted = list(dict.fromkeys(partitions))
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S, cluster.random)
     if wanted:  # one request, so that the look-ups of leaders below find all topics in the cache
-        await cluster.topic_states({topic for topic, _ in wanted}, timeout_s)
+        await cluster.look_up({topic for topic, _ in wanted}, timeout_s)
     found: dict[Partition, T | ClusterError] = {}
     left = wanted
     while left:

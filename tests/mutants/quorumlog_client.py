@@ -14,6 +14,7 @@ FETCHER = "quorumlog/client/fetcher.py"
 GROUP_MEMBER = "quorumlog/client/group_member.py"
 GROUPS = "quorumlog/client/groups.py"
 LANE_SENDER = "quorumlog/client/lane_sender.py"
+LEADER_CALLS = "quorumlog/client/leader_calls.py"
 LOGS = "quorumlog/client/transaction_logs.py"
 MEMBERSHIP = "quorumlog/client/membership.py"
 POSITIONS = "quorumlog/client/positions.py"
@@ -669,6 +670,13 @@ MUTANTS = (
         "            self.ask_another_broker()\n            raise ClusterError(ApiError.BROKER_NOT_AVAILABLE",
         "            raise ClusterError(ApiError.BROKER_NOT_AVAILABLE",
         (f"{GROUP_TESTS}::test_a_list_does_not_wait_for_one_broker_that_starts",),
+    ),
+    Mutant(
+        "a topic that is refused hides the offsets of the others",
+        LEADER_CALLS,
+        "        await cluster.look_up({",
+        "        await cluster.topic_states({",
+        (f"{GROUP_TESTS}::test_a_refused_topic_does_not_hide_the_offsets_of_others",),
     ),
     Mutant(
         "a partition that the user drops is not committed",

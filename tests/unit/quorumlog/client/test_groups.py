@@ -335,6 +335,17 @@ async def test_offsets_are_listed_by_leader_with_a_reason_for_each_failure() -> 
         assert await list_offsets(cluster, {}, 1.0) == {}
 
 
+async def test_a_refused_topic_does_not_hide_the_offsets_of_others() -> None:
+    """The metadata of a topic may be refused, for example for a name that is not valid."""
+    async with fake_brokers() as brokers, Cluster(brokers.bootstrap) as cluster:
+        await brokers.create("t", [1])
+        found = await list_offsets(cluster, {("a b", 0): LATEST, ("t", 0): LATEST}, TIMEOUT_S)
+        refusal = found["a b", 0]
+        assert isinstance(refusal, ClusterError)
+        assert (refusal.code, refusal.retriable) == ("INVALID_TOPIC_EXCEPTION", False)
+        assert found["t", 0] == 0
+
+
 async def test_an_offset_is_found_at_the_next_leader() -> None:
     async with fake_brokers() as brokers, Cluster(brokers.bootstrap) as cluster:
         await brokers.create("t", [1])
