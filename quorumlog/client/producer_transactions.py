@@ -15,8 +15,8 @@ permanently, because another producer uses its transactional id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
@@ -217,15 +217,17 @@ class ProducerTransactions:
             raise self.send_refusal
         if key in self._enlisted:
             return
+        now = asyncio.get_running_loop().time
+        deadline = now() + timeout_s
         self._waiting[key] = None
-        async with self._enlisting:
+        async with self._turn(self._enlisting, deadline, f"{topic}-{index}"):
             if key in self._enlisted:
                 return
             if self.send_refusal is not None:
                 raise self.send_refusal
             wanted, self._waiting = list(self._waiting), {}
             self._has_begun = True
-            await self._noted(self._add(wanted, timeout_s))
+            await self._noted(self._add(wanted, max(deadline - now(), 0.0)))
             self._enlisted.update(wanted)
 
     async def _add(self, partitions: list[Partition], timeout_s: float) -> None:
@@ -264,7 +266,7 @@ class ProducerTransactions:
         if self.refusal is not None:
             raise self.refusal
         deadline = asyncio.get_running_loop().time() + timeout_s
-        async with self._sending_offsets:
+        async with self._turn(self._sending_offsets, deadline, f"offsets of group {group.group}"):
             if self.refusal is not None:  # the transaction has ended meanwhile
                 raise self.refusal
             await self._send_offsets(group, offsets, deadline)
@@ -401,6 +403,26 @@ class ProducerTransactions:
             yield
         finally:
             self._abort_runs = False
+
+    @asynccontextmanager
+    async def _turn(self, lock: asyncio.Lock, deadline: float, what: str) -> AsyncIterator[None]:
+        """Hold a lock during the block.  what: the subject of the block, for messages.
+
+        Raises:
+            ClusterError: TIMED_OUT: the lock was not free by the deadline, so the transaction can only be aborted.
+        """
+        try:
+            async with asyncio.timeout_at(deadline):
+                await lock.acquire()
+        except TimeoutError as cause:
+            text = f"transactional id {self.transactional_id}: {what}: earlier requests got no answer in time"
+            error = ClusterError(ApiError.TIMED_OUT, text, retriable=True)
+            self.failed(error)
+            raise error from cause
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _check(self, code: int, what: str) -> None:
         if code:

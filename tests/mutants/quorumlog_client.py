@@ -679,6 +679,20 @@ MUTANTS = (
         (f"{GROUP_TESTS}::test_a_refused_topic_does_not_hide_the_offsets_of_others",),
     ),
     Mutant(
+        "a part of a transaction waits without a limit for an earlier one",
+        TRANSACTIONS,
+        "            async with asyncio.timeout_at(deadline):\n",
+        "            async with asyncio.timeout(None):\n",
+        (f"{TRANSACTION_TESTS}::test_a_part_that_waits_for_an_earlier_one_ends_in_its_time",),
+    ),
+    Mutant(
+        "an addition to a transaction has the full time after its wait",
+        TRANSACTIONS,
+        "self._add(wanted, max(deadline - now(), 0.0))",
+        "self._add(wanted, timeout_s)",
+        (f"{TRANSACTION_TESTS}::test_an_addition_has_only_the_time_that_an_earlier_one_leaves",),
+    ),
+    Mutant(
         "a partition that the user drops is not committed",
         CONSUMER_GROUP,
         "            self._given_up |= self._reading.uncommitted()\n",

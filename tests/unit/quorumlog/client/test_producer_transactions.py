@@ -106,6 +106,49 @@ async def test_a_partition_is_added_once_in_each_transaction(each: Setting) -> N
     assert each.coordinator.kinds() == [INIT, ADD, END, ADD, END]
 
 
+async def test_an_addition_has_only_the_time_that_an_earlier_one_leaves(each: Setting) -> None:
+    each.transactions.begin()
+    left = []
+
+    async def slow(key: str, timeout_s: float, attempt: Any) -> None:
+        left.append(timeout_s)
+        await asyncio.sleep(0.2)
+        await attempt(each.coordinator, timeout_s)
+
+    each.coordinator.call = slow  # type: ignore[method-assign]  # a coordinator that answers late
+    first = asyncio.ensure_future(each.transactions.enlist("orders", 0, S))
+    await asyncio.sleep(0)
+    await each.transactions.enlist("orders", 1, S)
+    await first
+    assert left[1] < S - 0.1
+
+
+@pytest.mark.parametrize("of_offsets", [False, True])
+async def test_a_part_that_waits_for_an_earlier_one_ends_in_its_time(each: Setting, of_offsets: bool) -> None:
+    each.transactions.begin()
+    blocked = asyncio.Event()
+
+    async def never(key: str, timeout_s: float, attempt: Any) -> None:
+        await blocked.wait()
+
+    async def part(index: int, timeout_s: float) -> None:
+        if of_offsets:
+            await each.transactions.send_offsets(GroupMetadata("g"), {("orders", index): 5}, timeout_s)
+        else:
+            await each.transactions.enlist("orders", index, timeout_s)
+
+    each.coordinator.call = never  # type: ignore[method-assign]  # a coordinator that never answers
+    first = asyncio.ensure_future(part(0, S))
+    await asyncio.sleep(0)
+    with pytest.raises(ClusterError, match="earlier requests") as refused:
+        async with asyncio.timeout(WAIT_S):
+            await part(1, 0.05)
+    assert (refused.value.code, refused.value.retriable) == (ApiError.TIMED_OUT, True)
+    assert code_of(each.transactions.refusal) == ApiError.TRANSACTION_ABORTABLE
+    first.cancel()
+    await asyncio.wait({first})
+
+
 async def test_a_failed_transaction_is_not_committed_but_aborted_with_the_next_epoch(each: Setting) -> None:
     each.transactions.begin()
     await each.transactions.enlist("orders", 0, S)
