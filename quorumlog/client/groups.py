@@ -171,6 +171,7 @@ class GroupClient:
 
         Raises:
             ClusterError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, TIMED_OUT.  After TIMED_OUT, the group may be deleted.
+                A missing group counts as deleted if its coordinator failed or changed during the call.
         """
         may_be_done = False
 
@@ -179,7 +180,9 @@ class GroupClient:
             repeats, may_be_done = may_be_done, True
             reply = await self.calls.ask(connection, Api.DELETE_GROUPS, {"groups_names": [group]}, left_s)
             code = _only(connection, reply.results, group).error_code
-            if code == KafkaCode.COORDINATOR_LOAD_IN_PROGRESS:  # after another retriable error, it may be deleted
+            if code == KafkaCode.COORDINATOR_LOAD_IN_PROGRESS:
+                # After another retriable error, it may be deleted: a coordinator that loses its leadership also answers
+                # NOT_COORDINATOR to calls whose records are in its log, and the next coordinator may have them.
                 may_be_done = repeats
             if not (repeats and code == KafkaCode.GROUP_ID_NOT_FOUND):
                 check(code, f"group {group}")

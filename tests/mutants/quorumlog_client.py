@@ -595,6 +595,13 @@ MUTANTS = (
         (f"{STARTING_TESTS}::test_a_failed_look_up_does_not_concern_a_position_that_was_set_meanwhile",),
     ),
     Mutant(
+        "a deletion that a coordinator at its end refuses counts as not done",
+        GROUPS,
+        "            if code == KafkaCode.COORDINATOR_LOAD_IN_PROGRESS:\n",
+        "            if code in (KafkaCode.COORDINATOR_LOAD_IN_PROGRESS, KafkaCode.NOT_COORDINATOR):\n",
+        (f"{GROUP_TESTS}::test_a_deletion_whose_answer_is_lost_succeeds_when_repeated",),
+    ),
+    Mutant(
         "the deletion of a missing group succeeds after its coordinator has loaded",
         GROUPS,
         "                may_be_done = repeats\n",

@@ -28,8 +28,8 @@ class GroupsOfCluster:
     """The coordinators of all brokers.
 
     refusal: given instead of any answer while it is set.  hangs: brokers whose calls are never answered.  lost: this
-    many answers are replaced by COORDINATOR_NOT_AVAILABLE, although the requests were applied.  topics: those that
-    consumer groups and share groups see, each with its number of partitions.
+    many answers are replaced by `lost_code`, although the requests were applied.  topics: those that consumer groups
+    and share groups see, each with its number of partitions.
     """
 
     def __init__(self) -> None:
@@ -37,6 +37,7 @@ class GroupsOfCluster:
         self.refusal: KafkaCode | None = None
         self.hangs: set[int] = set()
         self.lost = 0
+        self.lost_code = KafkaCode.COORDINATOR_NOT_AVAILABLE
         self.topics: dict[str, int] = {}
         self.asked: list[tuple[int, g.GroupRequest]] = []
         self.waiting: list[tuple[Coordinator, int, asyncio.Future[Any]]] = []
@@ -95,7 +96,7 @@ class _GroupsOfBroker:
             groups.waiting.append((coordinator, call, future))
             if groups.lost:
                 groups.lost -= 1
-                future.set_result(KafkaCode.COORDINATOR_NOT_AVAILABLE)
+                future.set_result(groups.lost_code)
             groups.settle()
         return future
 

@@ -214,10 +214,12 @@ async def test_a_group_with_members_is_not_deleted() -> None:
         assert len((await each.client.describe(ON_1, TIMEOUT_S)).members) == 1
 
 
-async def test_a_deletion_whose_answer_is_lost_succeeds_when_repeated() -> None:
+@pytest.mark.parametrize("code", [KafkaCode.COORDINATOR_NOT_AVAILABLE, KafkaCode.NOT_COORDINATOR])
+async def test_a_deletion_whose_answer_is_lost_succeeds_when_repeated(code: KafkaCode) -> None:
+    """A coordinator that loses its leadership refuses all waiting calls, also those whose records its log has."""
     async with setting() as each:
         await each.client.commit(ON_1, {ORDERS: CommittedOffset(5)}, TIMEOUT_S)
-        each.groups.lost = 1
+        each.groups.lost, each.groups.lost_code = 1, code
         await each.client.delete(ON_1, TIMEOUT_S)
         assert each.groups.lost == 0
         assert await each.client.list_groups(TIMEOUT_S) == []
