@@ -9,7 +9,8 @@ treat as success.
 
 A topic that the controller creates for this broker stays under way until the broker has applied the creation.  So a
 client that asks meanwhile starts no second creation.  After a refusal, the name stays under way for a pause, because
-clients repeat their requests every 100 ms.
+clients repeat their requests every 100 ms.  So does the name of a topic that exists, because this broker may not have
+applied its creation yet.
 """
 
 from __future__ import annotations
@@ -112,22 +113,26 @@ class AutoTopics:
         await self._forwarder.wait_for([topic.offset for topic in created], deadline)
         for name in names:
             result = failure or results.get(name) or pb.Result(error=ApiError.UNKNOWN_SERVER_ERROR)
-            if is_ok(result) or result.error == ApiError.TOPIC_ALREADY_EXISTS:
+            if is_ok(result):
                 self._under_way.discard(name)
-            else:
-                self._refused(name, result)
+                continue
+            if result.error != ApiError.TOPIC_ALREADY_EXISTS:
+                self._report_refusal(name, result)
+            self._pause(name)
 
-    def _refused(self, name: str, result: pb.Result) -> None:
-        loop = asyncio.get_running_loop()
+    def _report_refusal(self, name: str, result: pb.Result) -> None:
         if self._lines is None:
-            self._lines = LineBudget(logger, loop.time)
+            self._lines = LineBudget(logger, asyncio.get_running_loop().time)
         self._lines.warning("topic not created for a client", topic=name, error=result.error, reason=message_of(result))
+
+    def _pause(self, name: str) -> None:
+        """Keep a name under way for `auto_topics_pause_ms`."""
 
         def again() -> None:
             self._pauses.discard(pause)
             self._under_way.discard(name)
 
-        pause = loop.call_later(self._limits.auto_topics_pause_ms / 1000, again)
+        pause = asyncio.get_running_loop().call_later(self._limits.auto_topics_pause_ms / 1000, again)
         self._pauses.add(pause)
 
 

@@ -111,9 +111,16 @@ MUTANTS = (
     Mutant(
         "a refused topic is requested again without a pause",
         AUTO_TOPICS,
-        "                self._refused(name, result)\n",
-        "                self._under_way.discard(name)\n",
+        "            self._pause(name)\n",
+        "            self._under_way.discard(name)\n",
         (f"{AUTO_TOPICS_TESTS}::test_a_refused_topic_is_tried_again_after_a_pause",),
+    ),
+    Mutant(
+        "a topic that exists is requested again until its creation is applied",
+        AUTO_TOPICS,
+        "            if is_ok(result):\n",
+        "            if is_ok(result) or result.error == ApiError.TOPIC_ALREADY_EXISTS:\n",
+        (f"{AUTO_TOPICS_TESTS}::test_a_topic_that_exists_is_not_requested_again_before_its_creation_is_applied",),
     ),
     Mutant(
         "a page of topics skips the first partition of the next page",

@@ -161,8 +161,21 @@ async def test_a_topic_that_another_broker_created_is_no_refusal(allowing: Serve
     async with RawClient(allowing.port) as client:
         await metadata(client, "new")
         await until(allowing, "new")
-        assert handlers._auto_topics.under_way == 0
     assert rpcs.CREATE_TOPICS in [rpc for rpc, _ in allowing.controller.requests]
+
+
+async def test_a_topic_that_exists_is_not_requested_again_before_its_creation_is_applied(serve: Serve) -> None:
+    """Another broker created it.  Until this broker has applied the creation, it reports the topic as missing."""
+    async with serve(KafkaLimits(auto_topics_pause_ms=60_000)) as served, RawClient(served.port) as client:
+        allow(served)
+        served.controller.failure = pb.Result(error="TOPIC_ALREADY_EXISTS", message="new exists")
+        await metadata(client, "new")
+        task = served.server.handlers._auto_topics._task
+        if task is not None:
+            await task
+        assert await metadata(client, "new") == [("new", MISSING)]
+        assert served.server.handlers._auto_topics._task is None
+        assert asked(served) == [["new"]]
 
 
 async def test_a_listener_that_closes_begins_no_creation(allowing: Served) -> None:
