@@ -39,7 +39,6 @@ from broker.replica.throttle import ReplicationThrottle
 from broker.replica.watermarks import Watermarks
 from metadata.image import ClusterImage, PartitionImage, delta, indexes
 from metadata.records import ConfigScope, Record
-from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.turns import Turn
@@ -321,13 +320,11 @@ class ImageFollower:
         self._directories.report_changed(replica)  # an earlier report of another directory may have arrived late
         if replica.log is None:
             return
-        try:
-            if partition.leader != self._context.broker_id:
-                replica.follow()
-            elif partition.last_offset > self._cluster.own_epoch:
-                replica.lead(self._configs.of_leader(key.topic_id, image))
-        except (DiskError, CorruptStoreError) as error:
-            replica.take_offline(error)
+        # A change of role only changes memory, so it cannot fail.
+        if partition.leader != self._context.broker_id:
+            replica.follow()
+        elif partition.last_offset > self._cluster.own_epoch:
+            replica.lead(self._configs.of_leader(key.topic_id, image))
 
     def _report_brokers(self, broker_ids: set[int], image: ClusterImage) -> None:
         events = self._context.events
