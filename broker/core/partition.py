@@ -292,10 +292,10 @@ class LeaderState:
         return True
 
     def low_watermark(self, own_start: int) -> int:
-        """Return the offset below which no replica has records any more, except replicas whose broker is not active.
+        """Return the offset below which no replica of the ISR or of an active broker has records any more.
 
-        Return UNKNOWN_END if one of the replicas that count has not fetched yet.  A replica that an undecided proposal
-        may still admit counts, even if its broker is not active.
+        Return UNKNOWN_END if one of these replicas has not fetched yet.  A replica that an undecided proposal may still
+        admit counts as a member of the ISR.
         own_start: the leader's durable log start.
         """
         members = self.maximal_isr()

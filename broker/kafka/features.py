@@ -74,8 +74,9 @@ def features(image: ClusterImage, version: int) -> dict[str, Any]:
 async def update_features(forwarder: Forwarder, request: Any, image: ClusterImage) -> dict[str, Any]:
     """Forward an UpdateFeatures request; return the values of its response.
 
-    All levels are checked first.  If one is refused then, none is changed.  Versions below 2 report each feature; later
-    versions report the first refusal.
+    All levels are checked first.  If one is refused then, none is changed.  The changes are separate requests: if the
+    controller or the brokers change after the check, some may be made and others refused.  Versions below 2 report each
+    feature; later versions report the first refusal.
     """
     updates = list(request.feature_updates)
     if len(updates) > _UPDATES_MAX:

@@ -10,7 +10,8 @@ Bounds: At most `record_check_threads` checks run concurrently, and each inflate
 (`inflated_size_max`).  The caller bounds the number of waiting produces.  They hold the bytes of their requests, which
 the listener bounds, and recompressed bytes, which `recompressed_waiting_bytes` bounds.  A produce that waits for longer
 than `record_check_wait_ms` is refused and not appended, and its client tries again.  An answered produce is removed
-together with its check.  Only a check that is already running keeps the batches of an answered produce.
+together with its check.  Only a check that is already running keeps the batches of an answered produce.  A produce that
+its caller cancels stays until it is the head of its queue; the broker itself cancels none.
 
 The threads do not belong to the loop's default executor.  That executor also deletes folders, so a disk that hangs may
 block all its threads.  Such a disk must not delay produces to other directories.
