@@ -268,7 +268,7 @@ async def test_all_connections_use_at_most_half_of_the_descriptors(
     descriptors: int,
     expected: tuple[int, int],
 ) -> None:
-    monkeypatch.setattr("broker.kafka.listener.resource.getrlimit", lambda _: (descriptors, descriptors))
+    monkeypatch.setattr("broker.kafka.listener.descriptor_limit", lambda: descriptors)
     async with serve(KafkaLimits(), listeners, "brokers") as served:
         limits = served.server.limits
         assert (limits.connections_max, limits.inter_broker_connections_max) == expected
