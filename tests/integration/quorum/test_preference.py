@@ -11,10 +11,12 @@ import pytest
 from quorumlog.client.controller import ControllerClient
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import processes
+from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster, Node
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.integration.quorum.clusters import (
+    TIMEOUT_S,
     done,
     everybody,
     kill,
@@ -33,11 +35,19 @@ from tests.integration.quorum.load import register, registered
 SOON = {"quorum_preference_wait_ms": 500}
 
 
-async def prefer(cluster: DevCluster, node_id: int) -> Node:
-    """Prefer a node, and wait until it leads."""
-    await done(cluster, "preferred-controllers", "set", str(node_id))
-    await quorum_is(cluster, f"node {node_id} leads", lambda it: it.known.leader_id == node_id)
-    return node_of(cluster, node_id)
+async def reigns_with_last(node: Node, count: int = 1) -> list[tuple[int, int]]:
+    """Return the reigns in the log of this node, once there are `count` or more, and the last one is its own.
+
+    A leader is known before its LeaderChange is committed.
+    """
+    found: list[tuple[int, int]] = []
+
+    async def has_begun() -> bool:
+        found[:] = await reigns(node)
+        return len(found) >= count and found[-1][1] == node.id
+
+    await wait_until(has_begun, TIMEOUT_S, f"node {node.id} leads")
+    return found
 
 
 async def restart(cluster: DevCluster, node: Node) -> None:
@@ -48,14 +58,14 @@ async def restart(cluster: DevCluster, node: Node) -> None:
 
 async def test_a_rolling_restart_moves_leadership_no_more_than_needed(tmp_path: Path) -> None:
     async with running(tmp_path, **SOON) as cluster:
-        preferred = await prefer(cluster, 2)
-        before = await reigns(preferred)
+        preferred = node_of(cluster, 2)
+        await done(cluster, "preferred-controllers", "set", "2")
+        before = await reigns_with_last(preferred)
         for node_id in (1, 3):
             await restart(cluster, node_of(cluster, node_id))
         assert await reigns(preferred) == before, "a restart of the others moves nothing"
         await restart(cluster, preferred)
-        await quorum_is(cluster, "the preferred node leads again", lambda it: it.known.leader_id == 2)
-        moves = (await reigns(preferred))[len(before) :]
+        moves = (await reigns_with_last(preferred, len(before) + 2))[len(before) :]
         print(f"moves: {moves}")
         assert [leader_id for _, leader_id in moves][1:] == [2], "away, and back"
         assert [epoch for epoch, _ in moves] == [before[-1][0] + 1, before[-1][0] + 2]
