@@ -556,11 +556,11 @@ MUTANTS = (
         (f"{DELETION_TESTS}::test_a_deletion_makes_a_start_durable_that_retention_has_just_moved",),
     ),
     Mutant(
-        "a fetcher asks for a replica that has another leader now, and fails when the throttle releases it",
+        "a fetcher asks for a replica that has got another leader during a flush",
         FETCHER,
         "        if self._replicas.get(key) is not replica:\n            return  # the replica was removed",
         "        if False:\n            return  # the replica was removed",
-        (f"{FETCHER_TESTS}::test_a_replica_that_gets_another_leader_while_its_log_is_truncated_leaves_its_fetcher",),
+        (f"{FETCHER_TESTS}::test_a_replica_that_gets_another_leader_while_its_log_is_flushed_leaves_its_fetcher",),
     ),
     Mutant(
         "a directory that fails in a flush takes the replica offline whose move is being decided in another one",

@@ -216,6 +216,8 @@ class Rig:
         await fetcher._on_reply(request, FetchedReply(0, 77, [self.part(0, records, **fields)]))
         if flush and (log := self.hosted().log) is not None and log.durability.is_truncating:
             await self.role.logs.flush_all([log])
+        if fetcher._bug is not None:
+            raise fetcher._bug
 
 
 @asynccontextmanager

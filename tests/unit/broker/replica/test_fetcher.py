@@ -250,6 +250,25 @@ async def test_a_replica_that_gets_another_leader_while_its_log_is_truncated_lea
     assert target.leader_epoch == 1
 
 
+async def test_a_replica_that_gets_another_leader_while_its_log_is_flushed_leaves_its_fetcher(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rig.create((2, 1, 3))
+    flush_all = rig.role.logs.flush_all
+
+    async def leader_changes(logs: list[PartitionLog]) -> None:
+        monkeypatch.undo()
+        await rig.change(leader=3)
+        await flush_all(logs)
+
+    monkeypatch.setattr(rig.role.logs, "flush_all", leader_changes)
+    await rig.reply(2, make_batch((b"a",), leader_epoch=0))
+    assert rig.target(2) is None
+    target = rig.target(3)
+    assert target is not None
+    assert (target.leader_epoch, target.offset) == (1, 1)
+
+
 async def test_a_directory_that_fails_in_a_flush_takes_no_other_directory_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,7 +409,8 @@ async def test_a_failure_in_a_truncation_ends_the_fetcher(rig: Rig, monkeypatch:
         await rig.reply(2, make_batch((value,), base_offset=offset, leader_epoch=0))
     await rig.change(leader=3, isr=(3,))
     monkeypatch.setattr(rig.role.logs, "prepare_truncation", AsyncMock(side_effect=AssertionError("a mistake")))
-    await rig.reply(3, diverging_epoch=0, diverging_end=1)
+    with pytest.raises(AssertionError, match="a mistake"):
+        await rig.reply(3, diverging_epoch=0, diverging_end=1)
     with pytest.raises(AssertionError, match="a mistake"):
         await rig.fetcher(3).run()
 
