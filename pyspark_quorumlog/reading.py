@@ -53,7 +53,8 @@ def plan_tasks(options: ReadOptions) -> list[OffsetRange]:
     """Ask the brokers for the existing offsets, and divide them into tasks.
 
     Raises:
-        OptionError: a topic or partition does not exist, or the positions do not match the existing ones.
+        OptionError: a topic or partition does not exist, the positions in the options do not fit the partitions that
+            are read, or no record is as new as a requested time.
         DataLossError: requested records are missing.
     """
     with shown_by_spark(options.bootstrap):
@@ -139,7 +140,7 @@ def _named(error: UnreadableBatchError, task: OffsetRange) -> ClusterError:
 
 
 class _RangeFetcher:
-    """Fetches one range.  The next fetch is in progress while its caller decodes the last one."""
+    """Fetches one range.  While the caller decodes one result, the next fetch is already in progress."""
 
     def __init__(self, options: ReadOptions, task: OffsetRange) -> None:
         self.decoded_from = task.first
@@ -200,7 +201,7 @@ class _RangeFetcher:
             deadline = deadline or now + self._options.poll_timeout_s
             if now > deadline:
                 raise self._no_records(fetched)
-            if now >= look_at:  # or it is a former leader, which is cut off from the other brokers and still answers
+            if now >= look_at:  # a former leader that is cut off from the other brokers may have answered
                 look_at = now + LEADER_LOOK_S
                 cluster_of(self._options).forget_leader(self._task.topic, self._task.partition)
             self._fetch = self._start()

@@ -9,7 +9,7 @@ import logging
 from functools import lru_cache
 
 REMEMBERED_MAX = 1000
-"""Maximum number of warnings that `warn_once` remembers; above it, the oldest is dropped."""
+"""Maximum number of warnings that `warn_once` remembers; above it, the least recently used is dropped."""
 
 logger = logging.getLogger("pyspark_quorumlog")
 

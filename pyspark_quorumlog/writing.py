@@ -73,7 +73,7 @@ def write_rows(
         task_index: determines the first partition for rows without key and partition, so that tasks begin with
             different partitions.
         attempt: the rows are written in a transaction of this attempt, unless the brokers have no scopes.  None: each
-        row is visible at once.
+            row is visible at once.
 
     Raises:
         ClusterError: some rows were not acknowledged within the delivery timeout, or were refused.
@@ -310,8 +310,8 @@ class _Write:
     async def _know(self, topics: list[str] | tuple[str, ...]) -> None:
         """Look up the number of partitions of new topics.
 
-        A broker whose metadata is behind does not know a topic that was just created.  So the brokers are asked for
-        UNKNOWN_TOPIC_TIMEOUT_S before a topic counts as missing.
+        A broker whose metadata is behind does not know a topic that was just created.  So a topic counts as missing
+        only if the brokers still do not know it after UNKNOWN_TOPIC_TIMEOUT_S.
         """
         new = [topic for topic in topics if topic not in self._partition_counts]
         if not new:

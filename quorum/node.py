@@ -469,7 +469,7 @@ class QuorumNode(Inquirer, NodeView):
         The caller sets the deadline.
 
         Raises:
-            LeadershipLostError: the epoch ended first.  The records may still be committed later.
+            LeadershipLostError: the epoch ended before the records were committed.  They may still be committed later.
         """
         core = self.core
         if self._stopping or core.epoch != epoch or not isinstance(core.role, Leader):

@@ -39,7 +39,8 @@ __all__ = [
 class StoreWrite(msgspec.Struct, frozen=True):
     """One core `Write` for the store, which truncates, moves the log's start to `base` and appends, in this order.
 
-    base: everything below the base's end is dropped.  A log that ends before it becomes an empty log at that end.
+    base: the store drops everything below the end of the base.  If the whole log is below that offset, the log becomes
+        empty, and its next offset is that offset.
     """
 
     state: QuorumState
@@ -64,7 +65,10 @@ class CannotAppendNowError(Exception):
 
 
 class LeadershipLostError(Exception):
-    """`QuorumNode.committed`: the epoch ended first.  The records may still be committed later."""
+    """`QuorumNode.committed`: the epoch ended before the records were committed.
+
+    They may still be committed later.
+    """
 
 
 class OutlivedError(ConfigError):

@@ -10,7 +10,7 @@ its disk would still have after a power failure.  The leader's own position is a
 never counts.  A position counts only if the fetch names this leader epoch, if its broker epoch is not older than the
 one in the image, and if the leader's epoch history confirms its offset.  Any other position could acknowledge bytes of
 another history.  So a position is an offset *and* the epoch of the record before it.  Both sides still know that epoch
-when retention has deleted the record.  A replica that starts over receives it with its new start.
+when retention has deleted the record.  A replica that starts over receives this epoch with its new start.
 
 **Watermark.**  The lowest position over the *maximal* ISR.  That is the committed ISR plus every addition that was
 proposed at this partition epoch and might still be accepted.  A proposed removal does not count before it is committed.
@@ -20,17 +20,18 @@ ISR is smaller than the minimum, the watermark rises at most to the watermark th
 
 **Proposals.**  An ISR change is a compare-and-set on the partition epoch.  For the watermark, a proposal is in force
 from the moment it is sent until the metadata log shows a higher partition epoch or a definite refusal arrives.  A
-missing answer (timeout, connection, NOT_CONTROLLER) decides nothing: an earlier copy may still be accepted.  The
-additions of the proposal then stay in the maximal ISR.  The next proposal under the same partition epoch decides, as at
-most one of these proposals can be accepted.  A refusal that follows an unanswered copy is therefore not definite.  In
-that case there is another proposal, even if it equals the committed ISR.  Its acceptance moves the partition epoch past
-every copy.
+missing answer (timeout, connection, NOT_CONTROLLER) decides nothing: a copy of the request may still be in transit, and
+may still be accepted.  The additions of the proposal then stay in the maximal ISR.  The next proposal under the same
+partition epoch decides, as at most one of these proposals can be accepted.  A refusal that follows an unanswered copy
+is therefore not definite.  In that case there is another proposal, even if it equals the committed ISR.  Its acceptance
+moves the partition epoch past every copy.
 
-**Joining.**  A follower may join under these conditions.  It has everything below the watermark.  It has reached the
-offset at which this leader began; otherwise it could lack records that the previous leader acknowledged (KIP-279).  Its
-fetch came under the broker epoch of the image; otherwise a fetch from before a reboot could vouch for it (KAFKA-15221).
-Its broker is active: neither fenced nor shutting down.  Its durable log start has reached every deletion that was
-answered, perhaps while its broker was not active; otherwise deleted records could reappear if it became leader.
+**Joining.**  A follower may join under these conditions.  It is within the limits on lag (see **Leaving**).  It has
+everything below the watermark.  It has reached the offset at which this leader began; otherwise it could lack records
+that the previous leader acknowledged (KIP-279).  Its fetch came under the broker epoch of the image; otherwise a fetch
+from before a reboot could vouch for it (KAFKA-15221).  Its broker is active: neither fenced nor shutting down.  Its
+durable log start has reached every answered deletion, including those that were answered while its broker was not
+active.  Otherwise deleted records could reappear if it became leader.
 
 **Leaving.** A follower leaves when it has not been caught up for `lag_max_ms`.  A follower that has stopped fetching is
 never caught up, even if nothing is written.  If `lag_max_bytes` is set, a follower leaves immediately when it lacks
@@ -537,7 +538,9 @@ class AppendRecords(NamedTuple):
 
 
 class DelayFetch(NamedTuple):
-    """Fetch this partition again after a back-off, as the leader cannot serve it now; ask a new leader at once.
+    """Fetch this partition again after a back-off, because the leader cannot serve it now.
+
+    If another leader is elected meanwhile, the follower fetches from it at once.
 
     code: the leader's error, or CORRUPT_MESSAGE for a reply that cannot be correct.
     """

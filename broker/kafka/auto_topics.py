@@ -9,8 +9,8 @@ treat as success.
 
 A topic that the controller creates for this broker stays under way until the broker has applied the creation.  So a
 client that asks meanwhile starts no second creation.  After a refusal, the name stays under way for a pause, because
-clients repeat their requests every 100 ms.  So does the name of a topic that exists, because this broker may not have
-applied its creation yet.
+clients repeat their requests every 100 ms.  The name of a topic that already exists stays under way for the same pause,
+because this broker may not have applied its creation yet.
 """
 
 from __future__ import annotations

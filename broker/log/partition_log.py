@@ -4,9 +4,9 @@ Theory of operation.  All code runs on the event loop's thread and never waits, 
 decompress batches in other threads.  The log is composed of parts, each of which uses only parts above it:
 
     part          for                                                        module
-    LogMarks      start, end, watermark, durable end; values in the facts    marks.py
+    LogMarks      start, end, watermark, durable end; values in `facts.db`  marks.py
     Durability    data that is not durable yet; tickets for the group flush  durability.py
-    RecentAppends the last appends of all leaders, in memory                 recent.py
+    RecentAppends the last appends by leaders on this broker, in memory     recent.py
     LogSegments   the list of segments: adding, truncating, removing         segments.py
     LogProducers  the state of the producers and its snapshots               producers.py
     LogReader     reads by offset, look-ups by time                          reader.py
@@ -100,7 +100,7 @@ class PartitionLog:
 
     @property
     def moved_from(self) -> tuple[UUID, ...]:
-        """The directories that this log has left, with all records.  See `LogMarks.moved_from`."""
+        """The directories from which this log has moved, with all its records.  See `LogMarks.moved_from`."""
         return self.marks.moved_from
 
     @property

@@ -5,9 +5,9 @@ leader.
 
 Every call ends shortly before the caller's timeout (`header.timeout_ms`), so that the caller gets a named outcome
 instead of its own timeout.  While no leader is known, or this node has won an election but its controller is not active
-yet, a call waits for an active controller within its deadline.  Only a transfer of leadership does not wait: a leader
-may hand over before its controller is active.  Otherwise a node whose controller cannot become active, for example
-because it cannot read its log, could not hand over.  A forwarded request is not forwarded again: if it reaches a node
+yet, a call waits for an active controller within its deadline.  Only a transfer of leadership needs no active
+controller: any leader of the quorum executes it.  So a leader can hand over even if its controller cannot become
+active, for example because it cannot read its log.  A forwarded request is not forwarded again: if it reaches a node
 that is not the leader, that node answers NOT_CONTROLLER, and the caller looks for the new leader itself.  If the leader
 is replaced meanwhile, this node sends the request to the new leader, but only if the request is a read or was certainly
 not sent.
@@ -73,7 +73,7 @@ class Caller(Protocol):
 
 
 class Load(Enum):
-    """Kinds of requests that share a limit."""
+    """The kinds of requests.  All requests of one kind share a limit."""
 
     ADMINISTRATION = auto()
     BROKERS = auto()
@@ -81,7 +81,7 @@ class Load(Enum):
 
 
 IN_PROGRESS_MAX = {Load.ADMINISTRATION: 1_000, Load.BROKERS: 10_000, Load.HEARTBEATS: 10_000}
-"""Maximum number of requests in progress; further requests are refused with OVERLOADED."""
+"""Maximum number of requests of each kind in progress; further requests are refused with OVERLOADED."""
 
 Handle = Callable[["ControllerService", RequestT, float], Awaitable[ReplyT | Outcome]]
 """Answers a request on the active controller, within a number of milliseconds.  Raises RemoteProtocolError if the
@@ -105,7 +105,7 @@ def _change(rpc: Rpc[RequestT, ReplyT], handle: Handle[RequestT, ReplyT], *, nee
 
 
 def _read(rpc: Rpc[RequestT, ReplyT], describe: Describe[RequestT, ReplyT]) -> _Method:
-    """Return a method that the controller answers from the image that the voters have confirmed."""
+    """Return a method for a read, which the active controller answers from its `committed_image`."""
     assert rpc.reads_only, rpc
 
     async def handle(service: ControllerService, request: RequestT, timeout_ms: float) -> ReplyT | Outcome:
@@ -224,7 +224,10 @@ class ControllerService:
         return answer
 
     async def _turn(self) -> None:
-        """Wait for the turn of an administrator's request.  The caller then decides the request before others run."""
+        """Wait for the turn of an administrator's request.
+
+        The caller then decides the request before its next await, and so before any other task runs.
+        """
         await self._bulk.acquire()
         asyncio.get_running_loop().call_soon(self._bulk.release)
 
@@ -378,7 +381,7 @@ class ControllerService:
         return await self._confirmed(voters.transferred(answer), deadline)
 
     async def _confirmed(self, reply: ReplyT, deadline: float) -> ReplyT | Outcome:
-        """Return `reply` once it is proven that this node led.
+        """Return `reply` once it is proven that this node still led at the call, else the reason for the missing proof.
 
         Only for a reply without an append: the commit of an append is itself the proof.
         """

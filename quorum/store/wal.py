@@ -69,15 +69,15 @@ def _add(sums: _Sums, data: bytes, order: str) -> _Sums:
 
 
 def check_wal(path: str, in_use: bool = False) -> WalSummary:
-    """Check the write-ahead log at `path`, and return a summary.  A missing file counts as empty.
+    """Check the write-ahead log at `path`, and return a summary.  Unless `in_use`, a missing file counts as empty.
 
     in_use: the last process that had it open did not close it.  Every opening begins with a synced write, SQLite never
     shortens the file while it is open, and SQLite syncs a new header before the first frame after it.  So the file must
-    hold a whole header and room for a frame.
+    hold an intact header, and at least the header of a frame.
 
     Raises:
-        CorruptStoreError: an intact commit follows a damaged frame, or the file was in use and has no whole header or
-            no room for a frame.  The error names the file and the place.
+        CorruptStoreError: an intact commit follows a damaged frame; or the file was in use, and is missing, has no
+            intact header, or is too short for the header of a frame.  The error names the file and the damage.
         OSError: the file cannot be read.
     """
     if not os.path.exists(path):
@@ -167,7 +167,10 @@ class _Walk:
         return frame.page != 0 and _add(previous, frame.checked, self._order) == frame.sums
 
     def _intact_commit_after(self, index: int, sums: _Sums | None) -> int | None:
-        """Return the index of the first intact commit after the frame at `index`, which did not continue `sums`."""
+        """Return the index of the first intact commit after the frame at `index`; None if there is none.
+
+        sums: the checksum that the frame at `index` does not continue; None if the header is damaged.
+        """
         previous = self._read(index)
         if previous is None:
             return None

@@ -1,10 +1,10 @@
 """One connection to one broker, speaking the Kafka protocol.
 
-Theory of operation.  Requests are pipelined: each is written immediately, the broker answers in order, and a reply
-belongs to the oldest waiting request.  If the reply has another correlation id, no later reply can be trusted, and the
-connection is closed.  Every request has a deadline.  A request whose deadline has passed keeps its place in the queue,
-so that its late reply is dropped and the connection stays usable.  The caller decides whether to give up a slow broker
-(`Cluster` closes the connection).
+Theory of operation.  Requests are pipelined: a request does not wait for earlier replies, unless `in_flight_max`
+requests are waiting for theirs.  The broker answers in order, so a reply belongs to the oldest waiting request.  If the
+reply has another correlation id, no later reply can be trusted, and the connection is closed.  Every request has a
+deadline.  A request whose deadline has passed keeps its place in the queue, so that its late reply is dropped and the
+connection stays usable.  The caller decides whether to give up a slow broker (`Cluster` closes the connection).
 
 When a connection fails, all waiting requests fail with a retriable `ClusterError`, and it is not used again.
 """
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
-import quorumlog.wire.kafka  # noqa: F401  (before kio: it keeps hypothesis out)
+import quorumlog.wire.kafka  # noqa: F401  (before kio, so that kio does not import hypothesis)
 
 # isort: split
 from kio.schema.errors import ErrorCode
@@ -178,7 +178,7 @@ class KafkaConnection(Closing):
         self._next_correlation_id = 0
         self._flush_until: float | None = None
         self.has_timed_out = False
-        """Whether a request has timed out, so that the broker may hang."""
+        """Whether a request has timed out.  If so, the broker may hang."""
 
     @property
     def is_open(self) -> bool:
@@ -206,7 +206,7 @@ class KafkaConnection(Closing):
             self._line.fail("closed", flush=True)
 
     async def close(self) -> None:
-        """Fail waiting requests; first send bytes already written, for up to a second.  Idempotent."""
+        """Fail waiting requests, and disconnect once bytes already written are sent, or after a second.  Idempotent."""
         self.begin_close()
         if self._line is not None:
             try:

@@ -1,7 +1,8 @@
 """Requests about transaction scopes to their coordinators, for services, tools and Spark.
 
-A driver opens a scope (`open`) and ends it (`end`).  Its workers, in other processes, begin producers under the scope's
-name and epoch (`begin`), write with `Producer(servers, staged=...)`, and report their `Winner` to the driver.
+In a transaction scope, many producers write as one unit (see docs/scopes.md).  A driver opens a scope (`open`) and ends
+it (`end`).  Its workers, in other processes, begin producers under the scope's name and epoch (`begin`), write with
+`Producer(servers, staged=...)`, and report their `Winner` to the driver.
 
 Every request can be repeated safely, so a call repeats it until the coordinator answers or the time is up.
 """
@@ -71,7 +72,7 @@ class ScopeEnd(NamedTuple):
 
 
 class ProducerOfScope(NamedTuple):
-    """A producer of a scope whose transaction is not complete.
+    """A producer of a scope.  The transaction of this producer is not complete.
 
     started_ms: the start of its transaction, in ms since 1970; None before its first partition.  partitions: the number
         of its partitions.
@@ -133,7 +134,8 @@ class ScopeClient(Closing):
         """Begin a run of a scope.  An earlier run is fenced, and its producers are aborted.
 
         owner: the owner of the scope.  The first run of a scope sets its owner; runs of other owners are refused.
-        run: the name of this run, unique to this call.  A repeated call with the same run changes nothing.
+        run: the name of this run, different from the names of earlier runs.  A repeated call with the same name changes
+            nothing.
         reset: take the scope over from any owner, and delete its sequence.
 
         Raises: ClusterError: DUPLICATE_RESOURCE: the scope has another owner; PRODUCER_FENCED: another run has replaced

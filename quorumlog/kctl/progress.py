@@ -1,4 +1,7 @@
-"""Prints the progress of a change of voters on standard error, for `--wait`: a new voter's lag, or a target's step.
+"""Prints the progress of a change of voters on standard error, for `--wait`.
+
+The progress is the lag of a new voter (`kctl add-voter`), or the current step towards the target voters (`kctl
+alter-quorum`).
 
 A line is printed only if it differs from the previous one.  A failed request is reported, and the command continues to
 wait.  The active controller makes the change, and this module only watches it.  So Ctrl-C and the deadline end only the

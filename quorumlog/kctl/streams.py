@@ -26,7 +26,7 @@ def prepare() -> None:
                 os.dup2(opened, descriptor)
                 os.close(opened)
     for descriptor in (1, 2):
-        if not os.get_blocking(descriptor):  # as another program left the terminal; Python would lose output silently
+        if not os.get_blocking(descriptor):  # left non-blocking by another program; Python would lose output silently
             os.set_blocking(descriptor, True)
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - for as long as the process runs
@@ -56,7 +56,7 @@ def can_ask() -> bool:
 
 
 def is_utf8(stream: TextIO) -> bool:
-    """Return whether `stream` can encode every character."""
+    """Return whether `stream` uses UTF-8, which can encode every character."""
     return (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-") in ("utf-8", "utf8")
 
 

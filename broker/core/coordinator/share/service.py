@@ -1,4 +1,6 @@
-"""The share groups among the groups of a machine: heartbeats, assignments, sessions, and which states exist.
+"""The share groups among the groups of a machine: heartbeats, assignments, sessions, and lists of existing states.
+
+A state is the delivery state of one share partition.  Share coordinators hold the states.
 
 A change of members, subscriptions, topics or initialized share partitions begins a new epoch and computes all targets
 in the same step.  A member gets its target with its next heartbeat.
@@ -51,7 +53,7 @@ Refusal = tuple[KafkaCode, str]
 
 
 class ShareService:
-    """Applies requests to the share groups.  topics: answers from the image."""
+    """Applies requests to the share groups.  topics: looks topics up in the newest image."""
 
     def __init__(self, topics: SubscribedTopics) -> None:
         self.groups: Final[dict[str, ShareGroup]] = {}
@@ -165,7 +167,7 @@ class ShareService:
         Order the deletion of the states of topics that no longer exist.  The record of the group lists these states
         until they are deleted, so that a later coordinator deletes them if this one fails.
 
-        cause: why members or subscriptions changed, as a clause; None if only topics may have changed.
+        cause: the change that requires a new epoch, as a clause; None if only a change of topics would require one.
         """
         group.is_outdated = False
         gone = {topic: state for topic, state in group.initialized.items() if self._topics.topic_name(topic) is None}
@@ -246,7 +248,10 @@ class ShareService:
         self._put(turn, Kind.STATE_PARTITIONS, group.name, value)
 
     def topics_changed(self, topics: Collection[str] | None) -> None:
-        """Compare the subscribed topics at the next heartbeat of each group that these topics may concern."""
+        """Check the topics of each affected group for changes, at the group's next heartbeat.
+
+        A group is affected if it subscribes to one of `topics` or has states of one.  None: all groups are affected.
+        """
         for group in self.groups.values():
             if topics is None or not group.subscribed_topics().isdisjoint(topics) or _has_states(group, topics):
                 group.is_outdated = True
@@ -352,7 +357,7 @@ class ShareService:
         return ListShareStatesResponse(KafkaCode.NONE)
 
     def delete_error(self, name: str) -> KafkaCode:
-        """Return why a share group cannot be deleted now, or NONE."""
+        """Return the error if a share group cannot be deleted now, else NONE."""
         group = self.groups[name]
         if group.members:
             return KafkaCode.NON_EMPTY_GROUP
