@@ -53,6 +53,8 @@ def test_a_new_voters_progress_counts_only_fetches_of_the_new_round() -> None:
     reply = bench.fetch(4, bench.core.log.end, round=0)
     assert isinstance(reply, FetchReply)
     assert reply.round == 1
+    for node_id in (2, 3):  # they would confirm the change, if the late fetch had begun it
+        bench.fetch(node_id, bench.core.log.end, round=2)
     assert 4 not in {voter.key.node_id for voter in bench.core.history.current}
     bench.fetch(4, bench.core.log.end, round=1)
     bench.fetch(2, bench.core.log.end, round=2)
