@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import gc
 import importlib
-import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -24,9 +22,9 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from tests.integration import forking
+
 ROOT = Path(__file__).parents[2]
-REQUEST_MAX = 1 << 17
-"""Maximum size of a request in bytes."""
 LOADED = (
     *("quorumlog.client.cluster", "quorumlog.client.controller", "quorumlog.client.group_descriptions"),
     *("quorumlog.client.group_lag", "quorumlog.client.groups", "quorumlog.client.producer"),
@@ -42,14 +40,8 @@ def run(
     """Run kctl to its end, or kill it after `timeout_s`."""
     given, out, err, status = (os.pipe() for _ in range(4))
     theirs = [given[0], out[1], err[1], status[1]]
-    request = {
-        "arguments": arguments,
-        "environment": dict(environment),
-        "folder": os.getcwd(),
-        "timeout_s": timeout_s,
-    }
     try:
-        socket.send_fds(_server()[0], [json.dumps(request).encode()], theirs)
+        forking.send(_server()[0], arguments, environment, theirs, timeout_s)
     finally:
         for file in theirs:
             os.close(file)
@@ -88,9 +80,7 @@ def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
 def serve(requests: socket.socket) -> list[str]:
     """Fork for each request.  Return only in a fork: the arguments of its kctl."""
     while True:
-        message, files, _, _ = socket.recv_fds(requests, REQUEST_MAX, 4)
-        if not message:
-            sys.exit()
+        request, files = forking.receive(requests)
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:  # earlier forks that have ended
                 pass
@@ -99,30 +89,14 @@ def serve(requests: socket.socket) -> list[str]:
         for file in files:
             os.close(file)
     requests.close()
-    request = json.loads(message)
     *streams, status = files
-    for number, file in enumerate(streams):
-        os.dup2(file, number)
-        os.close(file)
+    forking.take_streams(streams)
     if kctl := os.fork():
-        _wait(kctl, request["timeout_s"], status)
+        forking.report_end(kctl, status, request["timeout_s"])
     os.close(status)
-    os.chdir(request["folder"])
-    os.environ.clear()
-    os.environ.update(request["environment"])
+    forking.enter(request)
     arguments: list[str] = request["arguments"]
     return arguments
-
-
-def _wait(kctl: int, timeout_s: int, status: int) -> None:
-    """Wait for the end of kctl, report its exit status, and end this process."""
-    for stream in range(3):
-        os.close(stream)  # so that its output ends when kctl does
-    signal.signal(signal.SIGALRM, lambda *_: os.kill(kctl, signal.SIGKILL))
-    signal.alarm(timeout_s)
-    _, ended = os.waitpid(kctl, 0)
-    os.write(status, b"%d" % os.waitstatus_to_exitcode(ended))
-    os._exit(0)
 
 
 def main() -> None:

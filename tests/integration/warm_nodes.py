@@ -20,7 +20,6 @@ import atexit
 import ctypes
 import gc
 import importlib
-import json
 import os
 import select
 import signal
@@ -37,9 +36,8 @@ from typing import IO, cast
 from unittest.mock import patch
 
 from quorumlog.kctl import dev_cluster, processes
+from tests.integration import forking
 
-REQUEST_MAX = 1 << 17
-"""Maximum size of a request in bytes."""
 ARGUMENTS_MAX = 1 << 14
 """Maximum size of a node's arguments in bytes: they replace those of the forking process."""
 PROGRAMS = ("quorumlog_server.quorum_node", "broker.cli")
@@ -178,11 +176,10 @@ def _fork(command: Sequence[str], environment: Mapping[str, str], files: Sequenc
 
     files: its standard streams, and a file for its exit status.  Without the latter it gets a session of its own.
     """
-    request = {"arguments": [*command], "environment": dict(environment), "folder": os.getcwd()}
     with _turn:
         requests, _ = _forking_process(next(_numbers) % FORKING_PROCESSES)
         try:
-            socket.send_fds(requests, [json.dumps(request).encode()], files)
+            forking.send(requests, command, environment, files)
             return int(requests.recv(16))
         except BaseException:
             _forking_process.cache_clear()  # a late reply would be treated as that to the next request
@@ -210,44 +207,28 @@ def serve(requests: socket.socket) -> list[str]:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the forks
     on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the process that sends requests
     while True:
-        message, files, _, _ = socket.recv_fds(requests, REQUEST_MAX, 4)
-        if not message:
-            sys.exit()
+        request, files = forking.receive(requests)
         if os.fork() == 0:
             break
         for file in files:
             os.close(file)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     streams, status = files[:3], files[3:]
-    for number, file in enumerate(streams):
-        os.dup2(file, number)
-        os.close(file)
+    forking.take_streams(streams)
     if not status:
         os.setsid()
     elif node := os.fork():
         requests.close()
-        _report(node, status[0])
+        forking.report_end(node, status[0])
     else:
         os.close(status[0])
     signal.signal(signal.SIGINT, on_interrupt)
-    request = json.loads(message)
-    os.chdir(request["folder"])
-    os.environ.clear()
-    os.environ.update(request["environment"])
+    forking.enter(request)
     arguments: list[str] = request["arguments"]
     _show(arguments)
     requests.send(b"%d" % os.getpid())
     requests.close()
     return arguments
-
-
-def _report(node: int, status: int) -> None:
-    """Wait for the end of a node, report its exit status, and end this process."""
-    for stream in range(3):
-        os.close(stream)  # so that its output ends when the node does
-    _, ended = os.waitpid(node, 0)
-    os.write(status, b"%d" % os.waitstatus_to_exitcode(ended))
-    os._exit(0)
 
 
 def _show(arguments: list[str]) -> None:
