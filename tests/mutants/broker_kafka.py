@@ -123,6 +123,13 @@ MUTANTS = (
         (f"{AUTO_TOPICS_TESTS}::test_a_topic_that_exists_is_not_requested_again_before_its_creation_is_applied",),
     ),
     Mutant(
+        "a topic that another broker has created is logged as a refusal",
+        AUTO_TOPICS,
+        "            if result.error != ApiError.TOPIC_ALREADY_EXISTS:\n",
+        "            if True:\n",
+        (f"{AUTO_TOPICS_TESTS}::test_a_topic_that_exists_is_not_requested_again_before_its_creation_is_applied",),
+    ),
+    Mutant(
         "a page of topics skips the first partition of the next page",
         "broker/kafka/topic_partitions.py",
         '"partition_index": left[room].index}',

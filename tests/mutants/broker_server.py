@@ -70,6 +70,13 @@ MUTANTS = (
         (f"{MARK_TESTS}::test_a_new_directory_beside_clean_ones_changes_nothing",),
     ),
     Mutant(
+        "a registration removes the mark of one directory only",
+        "broker/server/marks.py",
+        "            for disk in self._working():\n                await self._commit(disk, {CLEAN_EPOCH: None})",
+        "            for disk in self._working()[:1]:\n                await self._commit(disk, {CLEAN_EPOCH: None})",
+        (f"{MARK_TESTS}::test_a_registration_removes_the_mark_in_every_directory",),
+    ),
+    Mutant(
         "a new directory gets no mark of the clean stop",
         "broker/server/marks.py",
         "is_marked = epoch >= 0 and self._is_new(disk)",

@@ -64,6 +64,17 @@ async def test_a_crash_after_the_registration_is_an_unclean_stop(tmp_path: Path)
         assert role._previous_epoch == -1
 
 
+async def test_a_registration_removes_the_mark_in_every_directory(tmp_path: Path) -> None:
+    """Otherwise a start with only some of the directories would count the stop as clean."""
+    folders = tmp_path / "a", tmp_path / "b"
+    await stopped_cleanly(5, *folders)
+    async with started(*folders) as role:
+        await role._on_registered(9)
+    for folder in folders:
+        async with started(folder) as role:
+            assert role._previous_epoch == -1
+
+
 async def test_the_mark_is_removed_before_the_first_record_can_be_written(tmp_path: Path) -> None:
     await stopped_cleanly(5, tmp_path)
     async with started(tmp_path) as role:
@@ -136,6 +147,7 @@ async def test_a_new_directory_beside_clean_ones_changes_nothing(tmp_path: Path)
     for _ in range(2):  # the second process finds two directories that have been in use
         async with started(folders[1], tmp_path / "new") as role:
             assert role._previous_epoch == 5
+            assert len({disk.facts.load(STARTS)[STARTS] for disk in role._disks}) == 1
     async with started(folders[1], tmp_path / "new") as role:
         await role._on_registered(9)
     async with started(folders[1], tmp_path / "new") as role:

@@ -113,6 +113,10 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
         ("broker.id", "node.id"),  # the name in Kafka
         ("log.dirs", "data.dirs"),
         ("log.retention.hours", "retention.ms"),
+        ("log.retention.minutes", "retention.ms"),
+        ("log.retention.ms", "retention.ms"),
+        ("log.retention.bytes", "retention.bytes"),
+        ("log.segment.bytes", "segment.bytes"),
         ("retention.mss", "retention.ms"),  # a topic's
         ("zookeeper.connect", None),
         ("x", None),
