@@ -109,7 +109,7 @@ class Cluster:
                     break
                 if code not in _CONTROLLER_IS_MISSING or time.monotonic() > deadline:
                     raise
-                time.sleep(0.1)  # before it asks again
+                time.sleep(0.1)  # polls, because no event reports an election to an admin client
         wait_until_whole(self.bootstrap)
 
     def delete(self, topic: str) -> None:

@@ -244,7 +244,9 @@ class Membership:
         return None
 
     def _moved_voter(self, leader: Leader, now_ms: int) -> UpdateVoter | None:
-        """Return the change for a voter that advertises another address than the log has; None if there is none.
+        """Return a change of the address of a voter that has moved, or None if no voter has.
+
+        A voter has moved if it advertises an address that differs from its address in the log.
 
         If several voters have moved, take them in turn: one may not be reachable, or may have moved to an address that
         the log still has for another voter.

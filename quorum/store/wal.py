@@ -167,7 +167,7 @@ class _Walk:
         return frame.page != 0 and _add(previous, frame.checked, self._order) == frame.sums
 
     def _intact_commit_after(self, index: int, sums: _Sums | None) -> int | None:
-        """Return the index of the first intact commit after the frame at `index`; None if there is none.
+        """Return the index of the first intact commit after the frame at `index`, or None if no commit follows it.
 
         sums: the checksum that the frame at `index` does not continue; None if the header is damaged.
         """

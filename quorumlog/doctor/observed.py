@@ -91,8 +91,9 @@ class ObservedCluster:
     heartbeats: dict[int, controller_pb2.BrokerDescription] = field(default_factory=dict)
     """The information of the brokers' heartbeats at the controller, by id."""
     heartbeats_later: dict[int, controller_pb2.BrokerDescription] = field(default_factory=dict)
+    """The same from a second request, made to see progress; empty if it was not necessary or not answered."""
     controller_problem: str = ""
-    """The reason why the active controller does not answer; empty if it answers, or if there is none."""
+    """The reason why the active controller does not answer.  Empty if it answers, or if no controller is active."""
     client_ports: dict[int, str | None] = field(default_factory=dict)
     """For brokers whose control address no node knows: why the client port refuses connections; None if it accepts
     them."""

@@ -1,4 +1,7 @@
-"""ConsumerGroupHeartbeat, by which members of the newer protocol join, stay and leave.  Finds expired members, too."""
+"""Handles ConsumerGroupHeartbeat, with which members of the newer protocol join, stay and leave.
+
+Also finds the members whose session has expired.
+"""
 
 from __future__ import annotations
 
