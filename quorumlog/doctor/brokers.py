@@ -146,10 +146,16 @@ def _offline_directories(layout: Layout) -> Iterator[Finding]:
             PROBLEM,
             "DIRECTORY_OFFLINE",
             what=f"broker {node.node_id} no longer uses {listed(node.described.directories_offline)}",
-            cause=f"{'; '.join(problems) or 'a write or an fsync there failed'}; other replicas serve its partitions",
+            cause=f"{'; '.join(problems) or 'a write or an fsync there failed'}; {_served(layout, node.node_id or 0)}",
             next=f"repair or replace that disk, then restart broker {node.node_id}; its log has the error",
             nodes=(node.node_id or 0,),
         )
+
+
+def _served(layout: Layout, broker_id: int) -> str:
+    """Return, as text, whether other replicas serve the partitions whose replica on this broker is offline."""
+    alone = sorted(key for key in layout.leaderless if layout.offline_cause(key, broker_id))
+    return f"no other replica serves {named(alone)}" if alone else "other replicas serve its partitions"
 
 
 def _lost_replicas(layout: Layout) -> Iterator[Finding]:

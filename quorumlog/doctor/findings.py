@@ -17,6 +17,8 @@ class Finding(NamedTuple):
     nodes, partitions: the nodes and partitions that are concerned.
     commands: the commands in `next` that repair the problem, in order, each a complete shell command.  Empty if no
     command helps, for example because a process must be started or a disk replaced.
+    last_resort: the commands in `next` that give up records, in order.  They are only for the case that the other steps
+    in `next` are impossible, so a script must not run them.
     """
 
     severity: str
@@ -27,3 +29,4 @@ class Finding(NamedTuple):
     nodes: tuple[int, ...] = ()
     partitions: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
+    last_resort: tuple[str, ...] = ()

@@ -80,6 +80,11 @@ class Layout:
         broker = self.brokers.get(broker_id)
         return broker is None or broker.state == FENCED or self.observed.silence_of(broker_id) is not None
 
+    def is_up(self, broker_id: int) -> bool:
+        """Return whether a broker is unfenced and answers."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and broker.state == UNFENCED and self.observed.silence_of(broker_id) is None
+
     def is_lost(self, key: Key, broker_id: int) -> bool:
         """Return whether the broker has reported that it lost this replica."""
         return any(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 THROTTLE = "reassignment.throttle.bytes.per.second"
 NO_THROTTLE = "-1"
+CHOICE = "docs/partitions.md, A partition has no leader"
 
 
 def availability_findings(layout: Layout) -> Iterator[Finding]:
@@ -62,7 +63,6 @@ def _leaderless(layout: Layout) -> Iterator[Finding]:
             yield from _nobody_eligible(layout, keys)
             continue
         brokers = listed(f"broker {each}" for each in eligible)
-        step = start(layout.observed, eligible, "broker") if len(eligible) == 1 else f"start one of {brokers}"
         commands = unclean(keys, layout.leaderless)
         if has_others:
             held = "it" if len(eligible) == 1 else "they"
@@ -73,12 +73,37 @@ def _leaderless(layout: Layout) -> Iterator[Finding]:
             CRITICAL,
             "OFFLINE",
             what=f"{counted(len(keys), 'partition')} without a leader: {named(keys)}",
-            cause=f"only {brokers} may lead: {'; '.join(layout.state(broker_id) for broker_id in eligible)}",
-            next=f"{step}; if {'it is' if len(eligible) == 1 else 'all of them are'} lost permanently: {give_up}",
+            cause=f"only {brokers} may lead: {'; '.join(_obstacle(layout, each, keys) for each in eligible)}",
+            next=f"{_lead_again(layout, eligible, keys)}; "
+            f"if {'it is' if len(eligible) == 1 else 'all of them are'} lost permanently: {give_up}",
             nodes=eligible,
             partitions=texts(keys),
-            commands=commands,
+            last_resort=commands,
         )
+
+
+def _obstacle(layout: Layout, broker_id: int, keys: list[Key]) -> str:
+    """Return the reason why an eligible broker does not lead, as text."""
+    if layout.is_up(broker_id):
+        for key in keys:
+            if problem := layout.offline_cause(key, broker_id):
+                return f"broker {broker_id} is up, but cannot serve {key[0]}-{key[1]}: {problem}"
+    return layout.state(broker_id)
+
+
+def _lead_again(layout: Layout, eligible: tuple[int, ...], keys: list[Key]) -> str:
+    """Return the step after which one of the eligible brokers can lead, as text."""
+    down = [each for each in eligible if not layout.is_up(each)]
+    failed = [each for each in eligible if each not in down and any(layout.offline_cause(key, each) for key in keys)]
+    steps: list[str] = []
+    if len(down) == 1:
+        steps.append(start(layout.observed, down, "broker"))
+    elif down:
+        steps.append(f"start one of {listed(f'broker {each}' for each in down)}")
+    if failed:
+        brokers = listed((f"broker {each}" for each in failed), "or")
+        steps.append(f"repair the disk of {brokers}, and restart that broker; its log has the error")
+    return ", or ".join(steps) or "an election should follow at once; run doctor again"
 
 
 def _recreate(layout: Layout, keys: list[Key], brokers: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
@@ -112,13 +137,14 @@ def _nobody_eligible(layout: Layout, keys: list[Key]) -> Iterator[Finding]:
             CRITICAL,
             "OFFLINE",
             what=f"{counted(len(lost), 'partition')} lost with the only replica, on broker {broker_id}: {named(lost)}",
-            cause=f"broker {broker_id} has returned without its records: with another disk, with an empty directory, "
-            "or after an unclean stop with write.caching",
-            next=f"stop broker {broker_id} and start it with its old disk; if that disk is lost permanently, "
-            f"restart the partition with the records that are left: {'; '.join(commands)}",
+            cause=f"broker {broker_id} once registered without its records: with another disk, with an empty "
+            "directory, or after an unclean stop with write.caching",
+            next=f"if its old disk still exists, stop broker {broker_id} and start it with that disk; then, or if the "
+            f"disk is lost permanently, restart the partition with the records that broker {broker_id} has now: "
+            f"{'; '.join(commands)}",
             nodes=(broker_id,),
             partitions=texts(lost),
-            commands=commands,
+            last_resort=commands,
         )
     if others:
         topic, index = min(others)
@@ -127,11 +153,13 @@ def _nobody_eligible(layout: Layout, keys: list[Key]) -> Iterator[Finding]:
             CRITICAL,
             "OFFLINE",
             what=f"{counted(len(others), 'partition')} without a leader: {named(others)}",
-            cause="no replica is known to hold all acknowledged records",
-            next=f"kctl explain {topic}-{index} shows how that happened; to keep the records of a live replica and "
-            f"give up the rest: {'; '.join(commands)}",
+            cause="no replica is known to hold all acknowledged records: disks were lost, or all replicas in sync "
+            "stopped uncleanly with write.caching",
+            next=f"kctl explain {topic}-{index} shows how that happened; start all brokers with a replica, and compare "
+            f"the ends of their logs ({CHOICE}); to keep the records of one replica and give up the rest: "
+            f"{'; '.join(commands)}",
             partitions=texts(others),
-            commands=commands,
+            last_resort=commands,
         )
 
 

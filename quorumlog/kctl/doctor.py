@@ -53,6 +53,7 @@ def _document(diagnosis: Diagnosis) -> dict[str, Any]:
                 "nodes": list(finding.nodes),
                 "partitions": list(finding.partitions),
                 "commands": list(finding.commands),
+                "last_resort": list(finding.last_resort),
             }
             for finding in diagnosis.findings
         ],

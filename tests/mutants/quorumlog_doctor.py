@@ -29,6 +29,20 @@ MUTANTS = (
         (f"{QUORUM_TESTS}::test_nodes_of_another_cluster_with_the_same_ids_are_not_confused_with_ours",),
     ),
     Mutant(
+        "doctor gives scripts the commands that give up records of a broker that is down",
+        "quorumlog/doctor/partitions.py",
+        "            nodes=eligible,\n            partitions=texts(keys),\n            last_resort=commands,\n",
+        "            nodes=eligible,\n            partitions=texts(keys),\n            commands=commands,\n",
+        (f"{PARTITION_TESTS}::test_a_fenced_broker_is_one_cause_of_its_consequences",),
+    ),
+    Mutant(
+        "doctor asks to start a broker that is up with a failed directory",
+        "quorumlog/doctor/partitions.py",
+        "    down = [each for each in eligible if not layout.is_up(each)]\n",
+        "    down = list(eligible)\n",
+        (f"{PARTITION_TESTS}::test_a_sole_replica_on_a_failed_directory_is_not_given_up",),
+    ),
+    Mutant(
         "doctor gives up records of partitions that wait for another broker",
         STEPS,
         "if topic in others else [command]",

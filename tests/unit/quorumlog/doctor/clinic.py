@@ -246,7 +246,7 @@ def use(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
 def check_commands(finding: dict[str, Any]) -> None:
     """Assert that `kctl` accepts every command that doctor prints, as it is."""
     text = f"{finding['cause']}; {finding['next']}"
-    for line in finding["commands"]:
+    for line in (*finding["commands"], *finding["last_resort"]):
         assert line in finding["next"], line
         text = text.replace(line, "")
         for part in line.split(" | "):

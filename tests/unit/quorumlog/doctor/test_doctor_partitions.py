@@ -31,7 +31,8 @@ def test_a_fenced_broker_is_one_cause_of_its_consequences(clinic: Clinic, diagno
     )
     offline = findings["OFFLINE"]
     assert (offline["what"], offline["partitions"]) == ("1 partition without a leader: alone-0", ["alone-0"])
-    assert offline["commands"] == [
+    assert offline["commands"] == [], "the broker may return with the records"
+    assert offline["last_resort"] == [
         "kctl reassign generate --topic alone --drain 12 | kctl reassign start --plan -",
         "kctl elect-leaders --unclean --topic alone",
     ]
@@ -105,8 +106,8 @@ def test_a_partition_that_waits_for_one_of_several(clinic: Clinic, diagnose: Dia
     findings = [f for f in _all(clinic) if f.finding == "OFFLINE"]
     nobody, waiting = findings
     assert nobody.partitions == ("t-1",)
-    assert nobody.cause == "no replica is known to hold all acknowledged records"
-    assert nobody.commands == ("kctl elect-leaders --unclean --topic t --partition 1",), "t-0 may keep its records"
+    assert nobody.cause.startswith("no replica is known to hold all acknowledged records")
+    assert nobody.last_resort == ("kctl elect-leaders --unclean --topic t --partition 1",), "t-0 may keep its records"
     assert waiting.cause.startswith("only broker 11 and broker 12 may lead: broker 11 is fenced (connection refused")
     assert waiting.next.startswith(
         "start one of broker 11 and broker 12; if all of them are lost permanently: give up the records"
@@ -125,7 +126,7 @@ def test_records_that_another_broker_still_holds_are_not_given_up(clinic: Clinic
             partition.leader, partition.isr[:] = -1, [partition.replicas[0].broker_id]
     for broker_id in (11, 12):
         clinic.fence(broker_id)
-    found = {(each.nodes, each.partitions): each.commands for each in _all(clinic) if each.finding == "OFFLINE"}
+    found = {(each.nodes, each.partitions): each.last_resort for each in _all(clinic) if each.finding == "OFFLINE"}
     elect = "kctl elect-leaders --unclean --topic"
     drain = "kctl reassign generate --topic alone --drain {} | kctl reassign start --plan -"
     assert found == {
@@ -199,7 +200,7 @@ def test_a_lost_replica_is_reported_with_the_problem_that_its_broker_found(clini
     partition.isr[:], partition.leader = [], -1
     findings, _ = diagnose()
     assert findings["LOST_REPLICA"]["next"].startswith("no leader has a copy")
-    assert findings["OFFLINE"]["cause"] == "no replica is known to hold all acknowledged records"
+    assert findings["OFFLINE"]["cause"].startswith("no replica is known to hold all acknowledged records")
 
 
 def test_a_sole_replica_that_returned_without_its_records_is_reported_as_lost(
@@ -209,8 +210,45 @@ def test_a_sole_replica_that_returned_without_its_records_is_reported_as_lost(
     partition.leader, partition.isr[:] = -1, []
     found = diagnose()[0]["OFFLINE"]
     assert found["what"] == "1 partition lost with the only replica, on broker 12: t-0"
-    assert found["cause"].startswith("broker 12 has returned without its records: with another disk")
-    assert (found["nodes"], found["commands"]) == ([12], ["kctl elect-leaders --unclean --topic t"])
+    assert found["cause"].startswith("broker 12 once registered without its records: with another disk")
+    assert found["next"].startswith(
+        "if its old disk still exists, stop broker 12 and start it with that disk; then, or "
+    )
+    assert (found["nodes"], found["commands"]) == ([12], [])
+    assert found["last_resort"] == ["kctl elect-leaders --unclean --topic t"]
+
+
+def test_a_sole_replica_on_a_failed_directory_is_not_given_up(clinic: Clinic, diagnose: Diagnose) -> None:
+    """Its broker is up, and the records are still there."""
+    (partition,) = clinic.topic("t", (12,))
+    partition.leader, partition.replica_states[:] = -1, ["offline"]
+    clinic.described[12].directories_offline.append("/disk2")
+    findings, _ = diagnose()
+    offline = findings["OFFLINE"]
+    assert offline["cause"] == (
+        "only broker 12 may lead: broker 12 is up, but cannot serve t-0: its data directory is offline"
+    )
+    assert offline["next"].startswith(
+        "repair the disk of broker 12, and restart that broker; its log has the error; if "
+    )
+    assert offline["commands"] == []
+    assert findings["DIRECTORY_OFFLINE"]["cause"].endswith("; no other replica serves t-0")
+
+
+def test_one_broker_is_down_and_another_has_a_failed_directory(clinic: Clinic, diagnose: Diagnose) -> None:
+    (partition,) = clinic.topic("t", (11, 12, 13))
+    partition.leader, partition.isr[:], partition.elr[:] = -1, [11], [12]
+    partition.replica_states[:] = ["offline", "offline", "online"]
+    clinic.fence(11)
+    found = diagnose()[0]["OFFLINE"]
+    assert found["next"].startswith("start broker 11, or repair the disk of broker 12, and restart that broker; ")
+
+
+def test_a_broker_that_is_up_and_may_lead_needs_no_start(clinic: Clinic, diagnose: Diagnose) -> None:
+    (partition,) = clinic.topic("t", (12,))
+    partition.leader = -1
+    found = diagnose()[0]["OFFLINE"]
+    assert found["next"].startswith("an election should follow at once; run doctor again; if ")
 
 
 def test_a_lost_replica_is_moved_to_a_spare_broker(monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose) -> None:
@@ -342,7 +380,7 @@ def test_partitions_are_recreated_only_if_enough_brokers_are_up(
         clinic.fence(12)
         partition.leader, partition.isr[:] = -1, [11, 12]
         found = diagnose()[0]["OFFLINE"]
-        assert len(found["commands"]) == commands
+        assert len(found["last_resort"]) == commands
         step = "if all of them are lost permanently: the records are lost, because they had all replicas; "
         lack = "start another broker (1 is up, 2 are needed), then run doctor again"
         assert f"{step}{lack if not commands else 'these commands recreate'}" in found["next"]

@@ -128,7 +128,7 @@ def sites() -> list[Site]:
             where = f"{path.name}:{node.lineno}"
             assert isinstance(word, ast.Constant), f"{where}: the word of a finding must be written there"
             assert isinstance(word.value, str), where
-            found.append(Site(word.value, "commands" in words or len(node.args) > 7))
+            found.append(Site(word.value, bool({"commands", "last_resort"} & words.keys()) or len(node.args) > 7))
     return found
 
 
