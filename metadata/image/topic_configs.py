@@ -7,7 +7,7 @@ that only the cluster or only a broker has are in tables of their own; configs o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import Enum
 from functools import lru_cache
@@ -15,6 +15,7 @@ from functools import lru_cache
 import msgspec
 
 from metadata.image.iso_duration import duration_ms
+from quorumlog.kafka_names import topic_config
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -353,17 +354,19 @@ kafka-reassign-partitions removes them after every reassignment, even if it neve
 """
 
 
-def unknown_key(key: str, known: Iterable[str], what: str) -> str:
+def unknown_key(key: str, known: Mapping[str, ConfigKey], what: str) -> str:
     """Return a message that the key does not exist, with the most similar key, or else with some or all of the keys.
 
+    known: the table of the scope.  A config without effect is not suggested.
     what: the scope, such as `topic`.
     """
-    return f"{key[:60]!a} is not a {what} config; {_hint(key[:250], tuple(known))}"
+    useful = tuple(name for name, config in known.items() if not config.no_effect)
+    return f"{key[:60]!a} is not a {what} config; {_hint(key[:250], useful)}"
 
 
 @lru_cache(maxsize=HINTS_KEPT_MAX)
 def _hint(key: str, keys: tuple[str, ...]) -> str:
-    near = get_close_matches(key, keys, 1)
+    near = [named] if (named := topic_config(key)) in keys else get_close_matches(key, keys, 1)
     if near:
         return f"did you mean {near[0]}?"
     hint = f"there are {', '.join(keys[:KEYS_SHOWN_MAX])}"

@@ -62,7 +62,8 @@ class OffsetOutOfRangeError(ClusterError):
 
     def __init__(self, topic: str, index: int, offset: int, start: int, end: int) -> None:
         where = f"the log contains offsets from {start} to {end} (exclusive)"
-        super().__init__(ApiError.OFFSET_OUT_OF_RANGE, f"{topic}-{index}: offset {offset} is out of range: {where}")
+        text = f"{topic}-{index}: offset {offset} is out of range: {where}"
+        super().__init__(ApiError.OFFSET_OUT_OF_RANGE, text, "begin at an offset in this range")
         self.offset = offset
         self.start = start
         self.end = end

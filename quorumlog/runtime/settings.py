@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from quorumlog.errors import ConfigError
+from quorumlog.kafka_names import topic_config
 
 ENV_PREFIX = "QUORUMLOG_"
 
@@ -35,13 +36,8 @@ _OF_KAFKA = {
     "listeners": "kafka.listen",
     "log.dir": "data.dirs",
     "log.dirs": "data.dirs",
-    "log.retention.bytes": "retention.bytes",
-    "log.retention.hours": "retention.ms",
-    "log.retention.minutes": "retention.ms",
-    "log.retention.ms": "retention.ms",
-    "log.segment.bytes": "segment.bytes",
 }
-"""Kafka's names of some settings and of some configs in the metadata log."""
+"""Kafka's names of some of these settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +229,8 @@ class Settings:
     def _nearest(self, name: str) -> str | None:
         """Return the most similar key; None if no key is similar."""
         known = {*(key.name for key in self._keys.values() if self._role in key.roles), *self._record_keys}
-        if _OF_KAFKA.get(name) in known:
-            return _OF_KAFKA[name]
+        if (named := _OF_KAFKA.get(name) or topic_config(name)) in known:
+            return named
         near = difflib.get_close_matches(name, sorted(known), 1, _NEAR_MIN)
         return near[0] if near else None
 

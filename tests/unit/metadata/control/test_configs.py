@@ -161,6 +161,23 @@ def test_the_nearest_key_is_named(cluster: Cluster) -> None:
     assert "there are cordoned" in answer.outcome.message
 
 
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("log.retention.hours", "retention.ms"),
+        ("log.retention.ms", "retention.ms"),
+        ("log.retention.bytes", "retention.bytes"),
+        ("log.cleanup.policy", "cleanup.policy"),
+        ("message.max.bytes", "max.message.bytes"),
+        ("local.retention", "retention.ms"),  # not local.retention.ms, which has no effect
+    ],
+)
+def test_the_config_that_a_name_of_kafka_means_is_suggested(cluster: Cluster, name: str, near: str) -> None:
+    for resource in (TOPIC, CLUSTER):
+        (answer,) = alter(cluster, Changes(resource, ((name, "7"),)))
+        assert answer.outcome.message.endswith(f"did you mean {near}?")
+
+
 def test_an_unknown_key_of_many_topics_is_compared_with_the_known_ones_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
