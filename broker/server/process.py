@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from uuid import UUID
 
 from broker.kafka.listener import BoundListener, KafkaServer
 from broker.log.cleaning.cleaner import CleanerLimits
@@ -59,7 +60,13 @@ def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
         CorruptStoreError: a directory is damaged.
     """
     disks: list[FileDisk] = []
+    formatted: list[UUID] = []
     stall_s = config.log_dir_stall_timeout_ms / 1000
+
+    def new_directory_id() -> UUID:
+        formatted.append(sources.uuid4())
+        return formatted[-1]
+
     try:
         for root in config.data_dirs:
             disks.append(
@@ -67,7 +74,7 @@ def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
                     root,
                     config.node_id,
                     config.cluster_id,
-                    sources.uuid4,
+                    new_directory_id,
                     stall_s,
                     directories=len(config.data_dirs),
                 )
@@ -82,6 +89,13 @@ def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
         for disk in disks:
             disk.close()
         raise
+    if len(formatted) < len(disks):
+        for disk in [one for one in disks if one.directory_id in formatted]:
+            logger.warning(
+                "data directory is new, but others are in use",
+                directory=str(disk.root),
+                next="if its disk is not mounted: stop the broker, and mount the disk",
+            )
     return disks
 
 

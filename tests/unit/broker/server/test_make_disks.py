@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.server.process import make_disks
 from quorumlog.errors import StoreRefusedError
@@ -35,6 +36,18 @@ def test_a_copied_directory_is_refused_and_both_locks_are_released(tmp_path: Pat
     assert len({disk.directory_id for disk in disks}) == 2
     for disk in disks:
         disk.close()
+
+
+def test_a_new_directory_beside_others_is_reported(tmp_path: Path) -> None:
+    """It may be the mount point of a disk that is not mounted."""
+    first, second = tmp_path / "a", tmp_path / "b"
+    reported = []
+    for roots in ((first,), (first, second), (first, second)):
+        with capture_logs() as lines:
+            for disk in make_disks(config(*roots), SOURCES):
+                disk.close()
+        reported.append([line["directory"] for line in lines if line["event"].startswith("data directory is new")])
+    assert reported == [[], [str(second)], []]
 
 
 def test_all_directories_together_leave_descriptors_for_connections(
