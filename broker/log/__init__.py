@@ -38,7 +38,8 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
 
     class PartitionLog:
         key, topic, directory_id, config (assignable)
-        start_offset, end_offset, flushed_offset, high_watermark, size   # flushed == end if write_caching
+        start_offset, end_offset, flushed_offset, high_watermark, size
+                                                # flushed == end with write_caching, once the folder's fact says so
         durability.on_flushed: Callable[[int], None] | None  # called with each new durable end; assignable
         epochs: EpochCache                      # .latest, .end_of(epoch) -> (epoch, end offset), .epoch_of(offset)
         producers: ProducerState

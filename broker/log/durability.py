@@ -61,6 +61,7 @@ class Durability:
         self.is_closed = False
         self.is_truncating = False
         self._is_fact_changing = False
+        self._is_fact_pending = False
         self._held_end = -1
         self.mark_dirty: Callable[[Durability], None] = _ignore
         self.on_flushed: Callable[[int], None] | None = None
@@ -76,13 +77,27 @@ class Durability:
     @property
     def flushed_offset(self) -> int:
         """End of the records that may be acknowledged: the durable ones, or all of them with write caching."""
-        return self._marks.epochs.end_offset if self._write_caching else self._marks.durable_offset
+        return self._marks.epochs.end_offset if self.acknowledges_early else self._marks.durable_offset
+
+    @property
+    def acknowledges_early(self) -> bool:
+        """Return whether appends may be acknowledged before they are flushed.
+
+        With write caching, this begins once the folder's fact durably says `UNSYNCED`.  So a start after a crash can
+        tell that the log may lack acknowledged records, even if the topic has another config by then.
+        """
+        # The first condition decides for most logs.
+        if not self._write_caching or self.folder_fact != UNSYNCED:
+            return False
+        return not self._is_fact_pending and not self._is_fact_changing
 
     @property
     def is_dirty(self) -> bool:
         """Return whether something waits for a flush.  A new folder needs no check: a file is created with it."""
         is_changed = bool(self._files) or self._folder_changed or self.is_truncating
-        return is_changed or self._marks.durable_offset < self._marks.end_offset
+        # The fact also changes for a log that is not appended to any more.
+        is_fact_outdated = self.has_folder and (self.folder_fact == UNSYNCED) != self._write_caching
+        return is_changed or is_fact_outdated or self._marks.durable_offset < self._marks.end_offset
 
     def set_write_caching(self, write_caching: bool) -> None:
         """Set whether records may be acknowledged before they are flushed."""
@@ -99,8 +114,7 @@ class Durability:
 
     def request_flush(self) -> None:
         """Request a flush of the log, if a write may wait for it."""
-        # With write caching, no write waits for a flush once the folder's fact is UNSYNCED.
-        if self.is_truncating or not (self._write_caching and self.folder_fact == UNSYNCED):
+        if self.is_truncating or not self.acknowledges_early:
             self.mark_dirty(self)
 
     def flush_cached(self) -> None:
@@ -155,8 +169,11 @@ class Durability:
 
         offset: the start of a batch.
         """
-        if self.folder_fact is None or self.folder_fact == UNSYNCED:
+        if self.folder_fact is None:
             return None
+        if self.folder_fact == UNSYNCED:
+            # The flush that writes it may still be under way.  Then the caller's commit waits for that one.
+            return UNSYNCED if self._is_fact_pending else None
         if not self._segments or self._segments[-1].base_offset < offset:
             return None
         kept = [segment.base_offset for segment in self._segments if segment.base_offset < offset]
@@ -204,6 +221,7 @@ class Durability:
         self.has_folder = self._folder_changed = True
         self._parent_changed = self._folders_first = False
         self.folder_fact = folder_fact
+        self._is_fact_pending = False
         self.mark_dirty(self)
         self._note_durable(durable_offset)
 
@@ -232,16 +250,31 @@ class Durability:
             folders=tuple(folders),
             folders_first=self._folders_first,
             close=tuple(self._close.values()),
-            folder_fact=wanted if self.has_folder and wanted != self.folder_fact else None,
+            folder_fact=wanted if self.has_folder and (wanted != self.folder_fact or self._is_fact_pending) else None,
         )
         self._files, self._close = {}, {}
         self._folder_changed = self._parent_changed = self._folders_first = False
         return ticket
 
     def accepts_fact(self, ticket: FlushTicket) -> bool:
-        """Return whether a flush may write the fact in `ticket`: no truncation, reset, move or close began since."""
+        """Return whether a flush may write the fact in `ticket`: no truncation, reset, move or close began since.
+
+        With write caching, only `UNSYNCED` is written: later appends may be acknowledged already.
+        """
+        if self._write_caching and ticket.folder_fact != UNSYNCED:
+            return False
         is_current = ticket.generation == self.generation and not self.is_closed
         return is_current and not self._is_fact_changing and not self._is_held
+
+    def fact_begins(self, value: bytes) -> None:
+        """Note that a flush begins to write this folder's fact."""
+        self.folder_fact = value  # already, because a truncation that begins meanwhile must lower this value
+        self._is_fact_pending = True
+
+    def fact_written(self, ticket: FlushTicket) -> None:
+        """Note that the fact in `ticket` is durable.  In another generation, the next flush writes the fact again."""
+        if ticket.generation == self.generation:
+            self._is_fact_pending = False
 
     def flush_done(self, ticket: FlushTicket) -> None:
         """Note that the data of `ticket` is durable.  A ticket of another generation proves nothing."""
@@ -256,7 +289,8 @@ class Durability:
         was_truncating = self.is_truncating and ticket.folders_first
         if ticket.folders_first:
             self.is_truncating = False
-        self._note_durable(ticket.end_offset, is_news=was_truncating)
+        # The fact UNSYNCED lets records be acknowledged that were appended after the ticket was taken.
+        self._note_durable(ticket.end_offset, is_news=was_truncating or ticket.folder_fact == UNSYNCED)
 
     def _note_durable(self, end_offset: int, *, is_news: bool = False) -> None:
         marks = self._marks

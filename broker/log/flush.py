@@ -67,15 +67,17 @@ class GroupFlush:
             await self._disk.flush((), gone)
         folders = {folder: None for ticket in tickets for folder in ticket.folders if folder not in gone}
         await self._disk.flush([file for ticket in tickets for file in ticket.files], folders)
-        news = {
-            one.durability: one.folder_fact
-            for one in tickets
-            if one.folder_fact is not None and one.durability.accepts_fact(one)
-        }
-        if news:  # new folders, new segments and changes of write.caching, all in one transaction
-            for log, value in news.items():
-                log.folder_fact = value  # before the wait: a truncation that begins meanwhile must lower this value
-            await self._disk.facts.commit({folder_fact(log.folder): value for log, value in news.items()})
+        facts: dict[str, bytes | None] = {}
+        written = []
+        for ticket in tickets:
+            if ticket.folder_fact is not None and ticket.durability.accepts_fact(ticket):
+                ticket.durability.fact_begins(ticket.folder_fact)
+                facts[folder_fact(ticket.durability.folder)] = ticket.folder_fact
+                written.append(ticket)
+        if facts:  # new folders, new segments and changes of write.caching, all in one transaction
+            await self._disk.facts.commit(facts)
+            for ticket in written:
+                ticket.durability.fact_written(ticket)
 
     def _fail(self, error: DiskError) -> None:
         if self.failure is not None:

@@ -46,7 +46,7 @@ from broker.log.partition_log import PartitionLog
 from broker.log.recent import RecentAppends
 from broker.log.recovery import DamagedLogError
 from broker.log.retention_clock import RetentionClock
-from broker.log.state import DAMAGED, damage_note, empty_state, encode_state, state_fact
+from broker.log.state import DAMAGED, UNSYNCED, damage_note, empty_state, encode_state, state_fact
 from broker.log.strays import STRAYS, Stray, StrayFolders
 from broker.log.types import LOGS, LogConfig, LogKey, folder_name, parse_folder_name
 from quorumlog.errors import CorruptStoreError
@@ -81,6 +81,7 @@ class LogManager:
         self._failed_folders: dict[LogKey, list[tuple[LogDirectory, str]]] = {}
         self._outdated: list[UUID] = []  # directories with facts about logs that are no longer in `logs`
         self._moved_to: dict[tuple[LogKey, UUID], UUID] = {}  # the new directory, by log and former directory
+        self._early_topics: set[UUID] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._notes: set[asyncio.Task[None]] = set()
         self._clock = RetentionClock()
@@ -106,6 +107,14 @@ class LogManager:
         A replica is also in `failures` if one of its copies is damaged.
         """
         return MappingProxyType(self._doubles)
+
+    @property
+    def early_topics(self) -> frozenset[UUID]:
+        """The topics with logs that had write caching when the last process ended, as `LogKey.topic_id`.
+
+        If that process did not stop cleanly, these logs may lack records that it acknowledged before they were flushed.
+        """
+        return frozenset(self._early_topics)
 
     @property
     def failed_disks(self) -> Mapping[UUID, DiskError]:
@@ -195,6 +204,8 @@ class LogManager:
                 logger.warning("folder ignored", directory_id=disk.directory_id, folder=folder)
                 continue
             key, topic = identity
+            if facts.folder_fact(folder) == UNSYNCED:
+                self._early_topics.add(key.topic_id)
             durable = None
             try:
                 state = facts.state(folder)

@@ -5,7 +5,7 @@ Theory of operation
 A round of a fetcher sends the changes of the session, waits (long poll), appends the records, and flushes all of them
 under one barrier for each directory.  The offsets of the next fetch then report to the leader which records are on this
 disk.  So a fetch offset is a *flushed* end, and no other acknowledgement is needed.  With write.caching, appended
-records count as flushed.
+records count as flushed (`PartitionLog.flushed_offset`).
 
 `FollowerState.on_reply` compares each partition of a reply with the request that it answers.  A late reply, or one
 about another leader epoch or position, changes nothing.

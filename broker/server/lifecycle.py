@@ -33,6 +33,7 @@ class Identity(msgspec.Struct, frozen=True):
     """The content of this process's registration.
 
     previous_epoch: broker epoch under which these directories were stopped cleanly; -1 if they were not.
+    early_topics: see `LogManager.early_topics`.
     """
 
     broker_id: int
@@ -41,6 +42,7 @@ class Identity(msgspec.Struct, frozen=True):
     directory_ids: tuple[UUID, ...]
     rack: str | None = None
     previous_epoch: int = -1
+    early_topics: frozenset[UUID] = frozenset()
 
 
 class LifecycleRunner:
@@ -157,7 +159,8 @@ class LifecycleRunner:
                 feature_min=METADATA_VERSION_MIN,
                 feature_max=METADATA_VERSION_MAX,
                 fenced=True,
-            )
+            ),
+            early_topic_ids=[each.bytes for each in sorted(identity.early_topics)],
         )
         reply = await self._call(rpcs.REGISTER_BROKER, request, self._timeout_ms)
         error = reply.result.error

@@ -210,6 +210,7 @@ class BrokerRole:
                 self._directory_ids,
                 self.config.rack,
                 self._previous_epoch,
+                self.logs.early_topics,
             ),
             self._call,
             self.progress,

@@ -110,8 +110,19 @@ def check_broker(image: ClusterImage, broker_id: int, broker_epoch: int) -> Outc
 # Registration
 
 
-def register(image: ClusterImage, request: RegisterBroker, *, session_live: bool) -> Decision[Registered]:
-    """Decide a registration.  session_live: whether the session of the registered incarnation has not ended."""
+def register(
+    image: ClusterImage,
+    request: RegisterBroker,
+    early_topics: frozenset[UUID] = frozenset(),
+    *,
+    session_live: bool,
+) -> Decision[Registered]:
+    """Decide a registration.
+
+    early_topics: the topics whose logs on this broker had write.caching when its last process ended, by the ids with
+        which they were created.  Releases that do not report them give none.
+    session_live: whether the session of the registered incarnation has not ended.
+    """
     refusal = _refuse_registration(image, request)
     if refusal is not None:
         return Decision(Registered(refusal))
@@ -146,7 +157,8 @@ def register(image: ClusterImage, request: RegisterBroker, *, session_live: bool
             )
         )
     head = msgspec.structs.replace(request, fenced=True)
-    changes = departures(image, request.broker_id, Reason.NEW_INCARNATION, lost=_lost_by(image, old, request))
+    lost = _lost_by(image, old, request, early_topics)
+    changes = departures(image, request.broker_id, Reason.NEW_INCARNATION, lost=lost)
     records, more = batch_with_head(head, changes)
     return Decision(Registered(OK, epoch), records, more)
 
@@ -207,13 +219,13 @@ def _amend(old: BrokerImage, request: RegisterBroker) -> Decision[Registered]:
     return Decision(Registered(OK, old.epoch), () if same else (amended,))
 
 
-def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> Lost:
+def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker, early_topics: frozenset[UUID]) -> Lost:
     """Return a predicate that says whether a replica of this broker may lack records that an ISR member must have.
 
     It is true for replicas on a missing directory.  If any directory is missing, it is also true for replicas whose
     directory was never reported.  After an unclean stop, it is true for replicas of topics with write.caching, since
-    acknowledged records may never have reached the disk.  A sole replica is exempt from this last rule, since no other
-    replica could hold more records.
+    acknowledged records may never have reached the disk.  Topics that had write.caching when the broker stopped count
+    as well.  A sole replica is exempt from this last rule, since no other replica could hold more records.
     """
     # If the previous process ended before it received its broker epoch, it wrote nothing.  The mark of the earlier
     # clean stop is then still on the disk.
@@ -228,7 +240,7 @@ def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> 
             return True
         if clean or len(partition.replicas) == 1:
             return False
-        return image.topic_config(topic.topic_id, "write.caching") == "true"
+        return topic.origin in early_topics or image.topic_config(topic.topic_id, "write.caching") == "true"
 
     return lost
 

@@ -363,14 +363,16 @@ class ActiveController:
 
     # Requests of brokers that need soft state
 
-    async def register(self, request: RegisterBroker, timeout_ms: float) -> Registered | Outcome:
-        """Register a broker; it starts fenced."""
+    async def register(
+        self, request: RegisterBroker, early_topics: frozenset[UUID], timeout_ms: float
+    ) -> Registered | Outcome:
+        """Register a broker; it starts fenced.  early_topics: see `brokers.register`."""
 
         def decide(image: ClusterImage, again: bool) -> Decision[Registered]:
             assert self._leadership is not None, "deciding while not active"
             now = asyncio.get_running_loop().time()
             live = not again and self._leadership.fencing.sessions.live(request.broker_id, now)
-            decision = brokers.register(image, request, session_live=live)
+            decision = brokers.register(image, request, early_topics, session_live=live)
             if decision.records and not decision.more:
                 epoch = decision.reply.broker_epoch
                 logger.info("broker registered", broker_id=request.broker_id, broker_epoch=epoch)

@@ -44,6 +44,11 @@ def registration(request: pb.RegisterBrokerRequest) -> RegisterBroker:
     return codec.registration(request.registration)
 
 
+def early_topics(request: pb.RegisterBrokerRequest) -> frozenset[UUID]:
+    """Return the topics whose logs had write.caching.  Only the size of a message limits their number."""
+    return frozenset([codec.uuid_from(each, "topic id") for each in request.early_topic_ids])
+
+
 def heartbeat(request: pb.BrokerHeartbeatRequest) -> Heartbeat:
     bounded(len(request.directories_offline), "directories")
     return Heartbeat(

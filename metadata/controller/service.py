@@ -270,7 +270,8 @@ class ControllerService:
     # Handlers of the methods
 
     async def _register(self, request: pb.RegisterBrokerRequest, timeout_ms: float) -> pb.RegisterBrokerReply | Outcome:
-        answer = await self.controller.register(convert.registration(request), timeout_ms)
+        early_topics = convert.early_topics(request)
+        answer = await self.controller.register(convert.registration(request), early_topics, timeout_ms)
         return answer if isinstance(answer, Outcome) else convert.registered(answer)
 
     async def _heartbeat(

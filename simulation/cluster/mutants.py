@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
@@ -478,11 +479,11 @@ def _stale_changes() -> list[Any]:
 def _epochs_are_kept() -> list[Any]:
     register = brokers.register
 
-    def same(image: ClusterImage, request: RegisterBroker, *, session_live: bool) -> Any:
+    def same(image: ClusterImage, request: RegisterBroker, early_topics: frozenset[UUID], *, session_live: bool) -> Any:
         old = image.brokers.get(request.broker_id)
         if old is not None and set(old.directory_ids) == set(request.directory_ids):
             request = msgspec.structs.replace(request, incarnation_id=old.incarnation_id)
-        return register(image, request, session_live=session_live)
+        return register(image, request, early_topics, session_live=session_live)
 
     return [patch.object(brokers, "register", same)]
 
@@ -500,8 +501,10 @@ def _emptied_disks_are_trusted() -> list[Any]:
 def _caches_survive() -> list[Any]:
     lost_by = brokers._lost_by
 
-    def as_if_clean(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> Any:
-        return lost_by(image, old, msgspec.structs.replace(request, previous_broker_epoch=old.epoch))
+    def as_if_clean(
+        image: ClusterImage, old: BrokerImage, request: RegisterBroker, early_topics: frozenset[UUID]
+    ) -> Any:
+        return lost_by(image, old, msgspec.structs.replace(request, previous_broker_epoch=old.epoch), early_topics)
 
     return [patch.object(brokers, "_lost_by", as_if_clean)]
 

@@ -347,8 +347,8 @@ MUTANTS = (
     Mutant(
         "a truncation is prepared by the configuration of the topic",
         DURABILITY,
-        "if self.folder_fact is None or self.folder_fact == UNSYNCED:",
-        "if self._write_caching:",
+        "        if self.folder_fact == UNSYNCED:\n            # The flush",
+        "        if self._write_caching:\n            # The flush",
         (f"{UNIT}/test_interrupted_truncations.py::test_a_truncation_lowers_an_existing_fact_even_with_write_caching",),
     ),
     Mutant(
@@ -528,8 +528,8 @@ MUTANTS = (
     Mutant(
         "with write.caching, a truncation is never flushed",
         DURABILITY,
-        "if self.is_truncating or not (self._write_caching",
-        "if not (self._write_caching",
+        "if self.is_truncating or not self.acknowledges_early:",
+        "if not self.acknowledges_early:",
         (f"{DURABILITY_TESTS}::test_a_truncation_lasts_until_it_is_durable",),
     ),
     Mutant(
@@ -626,5 +626,73 @@ MUTANTS = (
             "tests/unit/broker/log/test_manager.py::"
             "test_a_flush_of_several_directories_begins_in_all_of_them_in_one_turn",
         ),
+    ),
+    Mutant(
+        "records are acknowledged early before the folder's fact is durable",
+        DURABILITY,
+        "return not self._is_fact_pending and not self._is_fact_changing",
+        "return not self._is_fact_changing",
+        (f"{UNIT}/test_write_caching.py::test_the_first_records_wait_until_the_fact_is_durable",),
+    ),
+    Mutant(
+        "records are acknowledged early before a flush writes the folder's fact",
+        DURABILITY,
+        "if not self._write_caching or self.folder_fact != UNSYNCED:",
+        "if not self._write_caching:",
+        (f"{UNIT}/test_write_caching.py::test_the_first_records_wait_until_the_fact_is_durable",),
+    ),
+    Mutant(
+        "records are acknowledged early while a reset removes the folder's fact",
+        DURABILITY,
+        "return not self._is_fact_pending and not self._is_fact_changing",
+        "return not self._is_fact_pending",
+        (f"{UNIT}/test_write_caching.py::test_no_record_is_acknowledged_early_while_a_reset_removes_the_fact",),
+    ),
+    Mutant(
+        "records wait for another flush after the one that wrote the folder's fact",
+        DURABILITY,
+        "is_news=was_truncating or ticket.folder_fact == UNSYNCED)",
+        "is_news=was_truncating)",
+        (
+            f"{UNIT}/test_write_caching.py::test_a_record_during_the_commit_of_the_fact_is_reported_without_another_flush",
+        ),
+    ),
+    Mutant(
+        "an idle log keeps the fact of its former config",
+        DURABILITY,
+        "return is_changed or is_fact_outdated or self._marks",
+        "return is_changed or self._marks",
+        (
+            f"{UNIT}/test_write_caching.py::test_an_idle_log_learns_that_its_records_are_flushed",
+            f"{UNIT}/test_write_caching.py::test_an_idle_log_gets_write_caching_before_the_next_append",
+        ),
+    ),
+    Mutant(
+        "a flush from before write.caching calls later records flushed",
+        DURABILITY,
+        "if self._write_caching and ticket.folder_fact != UNSYNCED:",
+        "if False:",
+        (f"{UNIT}/test_write_caching.py::test_a_flush_from_before_the_switch_does_not_call_later_records_flushed",),
+    ),
+    Mutant(
+        "a truncation does not wait for the fact that is being written",
+        DURABILITY,
+        "return UNSYNCED if self._is_fact_pending else None",
+        "return None",
+        (f"{UNIT}/test_write_caching.py::test_a_truncation_waits_for_the_fact_that_is_being_written",),
+    ),
+    Mutant(
+        "a fact that a truncation overtook is not written again",
+        DURABILITY,
+        "(wanted != self.folder_fact or self._is_fact_pending)",
+        "wanted != self.folder_fact",
+        (f"{UNIT}/test_write_caching.py::test_a_fact_that_a_truncation_overtook_is_written_again",),
+    ),
+    Mutant(
+        "a start does not name the topics that had write.caching",
+        MANAGER,
+        "if facts.folder_fact(folder) == UNSYNCED:",
+        "if False:",
+        (f"{UNIT}/test_write_caching.py::test_a_start_names_the_topics_whose_records_may_be_missing",),
     ),
 )

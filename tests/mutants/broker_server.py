@@ -139,4 +139,18 @@ MUTANTS = (
         "                    await self.plane.ready()\n",
         ("tests/unit/broker/server/test_process.py",),
     ),
+    Mutant(
+        "a registration does not name the topics that had write.caching",
+        LIFECYCLE,
+        "for each in sorted(identity.early_topics)]",
+        "for each in ()]",
+        (f"{LIFECYCLE_TESTS}::test_a_registration_names_the_topics_that_had_write_caching",),
+    ),
+    Mutant(
+        "the logs' report about write.caching does not reach the registration",
+        ROLE,
+        "                self.logs.early_topics,\n",
+        "                frozenset(),\n",
+        ("tests/simulation/test_write_caching.py",),
+    ),
 )

@@ -308,4 +308,18 @@ MUTANTS = (
         "lost = (replica.broker_id,) if works else ()",
         (ELECTION_TESTS,),
     ),
+    Mutant(
+        "write.caching is judged by the config at the registration alone",
+        BROKERS,
+        "return topic.origin in early_topics or image.topic_config",
+        "return image.topic_config",
+        (f"{BROKER_TESTS}::test_a_topic_that_had_write_caching_at_an_unclean_stop_counts_as_well",),
+    ),
+    Mutant(
+        "a renewed topic that had write.caching is not recognised",
+        BROKERS,
+        "return topic.origin in early_topics",
+        "return topic.topic_id in early_topics",
+        (f"{BROKER_TESTS}::test_a_topic_that_had_write_caching_is_known_by_its_first_id",),
+    ),
 )

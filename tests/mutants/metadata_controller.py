@@ -216,4 +216,11 @@ MUTANTS = (
         "        pass",
         (f"{CLIENT_TESTS}::test_a_node_that_is_avoided_is_not_asked_while_another_answers",),
     ),
+    Mutant(
+        "the topics that had write.caching do not reach the controller's decision",
+        SERVICE,
+        "early_topics = convert.early_topics(request)",
+        "early_topics = frozenset()",
+        ("tests/simulation/test_write_caching.py",),
+    ),
 )

@@ -43,12 +43,14 @@ class RequestHeader(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., forwarded: bool = ..., timeout_ms: _Optional[int] = ..., principal: _Optional[str] = ..., validate_only: bool = ..., unconfirmed: bool = ...) -> None: ...
 
 class RegisterBrokerRequest(_message.Message):
-    __slots__ = ("header", "registration")
+    __slots__ = ("header", "registration", "early_topic_ids")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     REGISTRATION_FIELD_NUMBER: _ClassVar[int]
+    EARLY_TOPIC_IDS_FIELD_NUMBER: _ClassVar[int]
     header: RequestHeader
     registration: _metadata_pb2.RegisterBroker
-    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., registration: _Optional[_Union[_metadata_pb2.RegisterBroker, _Mapping]] = ...) -> None: ...
+    early_topic_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., registration: _Optional[_Union[_metadata_pb2.RegisterBroker, _Mapping]] = ..., early_topic_ids: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class RegisterBrokerReply(_message.Message):
     __slots__ = ("result", "broker_epoch")

@@ -64,9 +64,19 @@ class Cluster:
             if not decision.more:
                 return decision.reply
 
-    def register(self, broker_id: int, number: int = 0, *, session_live: bool = False, **changes: Any) -> Registered:
+    def register(
+        self,
+        broker_id: int,
+        number: int = 0,
+        *,
+        session_live: bool = False,
+        early_topics: frozenset[UUID] = frozenset(),
+        **changes: Any,
+    ) -> Registered:
         request = registration(broker_id, number, **changes)
-        return self.execute(lambda image, again: register(image, request, session_live=session_live and not again))
+        return self.execute(
+            lambda image, again: register(image, request, early_topics, session_live=session_live and not again)
+        )
 
     def beat(self, broker_id: int, *, others_applied: int = FAR, **changes: Any) -> HeartbeatAnswer:
         """Send a heartbeat of the registered broker, which has applied everything."""

@@ -237,28 +237,6 @@ async def test_many_waiters_share_few_flushes(rig: Rig, monkeypatch: pytest.Monk
     assert seen[-1] == logs[0].end_offset == 10
 
 
-async def test_write_caching_does_not_wait(rig: Rig) -> None:
-    log = rig.create(LogConfig(write_caching=True))
-    append(log, [b"a"])
-    assert log.flushed_offset == 1
-    assert log.marks.durable_offset == 0
-    await rig.logs.checkpoint([log])
-    assert log.marks.durable_offset == 1
-    append(log, [b"b"])
-    durable: list[int] = []
-    told = asyncio.Event()
-
-    def on_flushed(offset: int) -> None:
-        durable.append(offset)
-        told.set()
-
-    log.durability.on_flushed = on_flushed
-    log.config = LogConfig(write_caching=False)
-    assert log.flushed_offset == 1
-    await told.wait()
-    assert durable == [2]
-
-
 async def test_marks_move_forward_only(rig: Rig) -> None:
     log = rig.create()
     fill(log, 10)

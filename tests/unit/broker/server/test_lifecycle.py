@@ -1,4 +1,4 @@
-"""A broker that was stalled asks whether it still leads."""
+"""A registration, and a broker that was stalled: it asks whether it still leads."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Controller:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.registration: pb.RegisterBrokerRequest | None = None
         self.refusals: dict[AnyRpc, str] = {}
 
     async def call(self, rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
@@ -31,6 +32,7 @@ class Controller:
         result = pb.Result(error=self.refusals.get(rpc, ApiError.NONE))
         if rpc is rpcs.REGISTER_BROKER:
             self.refusals.clear()
+            self.registration = request
             return pb.RegisterBrokerReply(result=result, broker_epoch=5)
         return rpc.reply(result=result)
 
@@ -45,7 +47,7 @@ class Started:
         self.controller = Controller()
         self.detector = StallDetector(3.0)
         self.runner = LifecycleRunner(
-            Identity(1, UUID(int=1), (), ()),
+            Identity(1, UUID(int=1), (), (), early_topics=frozenset({UUID(int=8), UUID(int=7)})),
             self.controller.call,
             Progress(),
             self.detector,
@@ -67,6 +69,16 @@ class Started:
         pass_unnoticed(10.0)
         assert not self.detector.is_awake()
         self.controller.asked.clear()
+
+
+def test_a_registration_names_the_topics_that_had_write_caching() -> None:
+    async def test() -> None:
+        async with Started() as broker:
+            request = broker.controller.registration
+            assert request is not None
+            assert list(request.early_topic_ids) == [UUID(int=7).bytes, UUID(int=8).bytes]
+
+    run(test())
 
 
 def test_a_stalled_broker_waits_for_a_controller_that_a_majority_confirms() -> None:

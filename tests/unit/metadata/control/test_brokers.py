@@ -16,6 +16,7 @@ from metadata.control.brokers import (
     heartbeat,
     register,
 )
+from metadata.control.partitions_count import remove_partitions
 from metadata.records import (
     NO_LEADER,
     UNASSIGNED,
@@ -200,6 +201,33 @@ def test_only_an_unclean_stop_with_cached_writes_empties_the_isr(
     epoch = cluster.epoch(1)
     cluster.register(1, 1, previous_broker_epoch=epoch if clean else -1)
     assert cluster.partition(topic).isr == ((1,) if stays else ())
+
+
+@pytest.mark.parametrize(("clean", "stays"), [(False, False), (True, True)])
+def test_a_topic_that_had_write_caching_at_an_unclean_stop_counts_as_well(
+    cluster: Cluster, clean: bool, stays: bool
+) -> None:
+    """write.caching was switched off while the broker was down."""
+    topic, other = cluster.create("t", (1, 2)), cluster.create("other", (1, 2))
+    fence_all(cluster, 2)
+    epoch = cluster.epoch(1)
+    early_topics = frozenset({cluster.image.topics[topic].origin})
+    cluster.register(1, 1, previous_broker_epoch=epoch if clean else -1, early_topics=early_topics)
+    assert cluster.partition(topic).isr == ((1,) if stays else ())
+    assert cluster.partition(other).isr == (1,)
+
+
+def test_a_topic_that_had_write_caching_is_known_by_its_first_id(cluster: Cluster) -> None:
+    """The names of the folders keep this id when the topic gets another one."""
+    topic = cluster.create("t", (1, 2), (1, 2))
+    origin = cluster.image.topics[topic].origin
+    cluster.apply(remove_partitions(cluster.image, "t", 1, cluster.new_id).records)
+    renewed = cluster.image.topic("t")
+    assert renewed is not None
+    assert renewed.topic_id != origin
+    fence_all(cluster, 2)
+    cluster.register(1, 1, early_topics=frozenset({origin}))
+    assert cluster.partition(renewed.topic_id).isr == ()
 
 
 def test_processes_that_end_before_they_learn_their_epoch_keep_the_clean_stop(cluster: Cluster) -> None:

@@ -42,6 +42,7 @@ def test_malformed_requests_are_refused_by_name() -> None:
             (rpcs.REGISTER_BROKER, pb.RegisterBrokerRequest(registration=port), "INVALID_REGISTRATION"),
             (rpcs.REGISTER_BROKER, pb.RegisterBrokerRequest(registration=negative), "INVALID_REGISTRATION"),
             (rpcs.REGISTER_BROKER, pb.RegisterBrokerRequest(), "INVALID_REGISTRATION"),
+            (rpcs.REGISTER_BROKER, pb.RegisterBrokerRequest(early_topic_ids=[b"short"]), "INVALID_REGISTRATION"),
             (rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(topic_ids=[b"x"]), "INVALID_REQUEST"),
             (rpcs.ALTER_PARTITION, pb.AlterPartitionRequest(items=[pb.AlterPartitionItem()]), "INVALID_REQUEST"),
             (

@@ -1,0 +1,219 @@
+"""With write.caching, records are acknowledged before they are flushed, and the folder's fact says so before that."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from broker.log import PartitionLog
+from broker.log.state import UNSYNCED, folder_fact
+from tests.unit.broker.log.rig import CACHING, KEY, SMALL, Rig, append, fill
+
+OFF = replace(CACHING, write_caching=False)
+
+
+class HeldCommits:
+    """Facts are written to the disk only after `release`."""
+
+    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = asyncio.Event()
+        self._may_end = asyncio.Event()
+        self._commit = rig.disk.facts.commit
+        monkeypatch.setattr(rig.disk.facts, "commit", self._held)
+
+    async def _held(self, changes: dict[str, bytes | None]) -> None:
+        self.begun.set()
+        await self._may_end.wait()
+        await self._commit(changes)
+
+    def release(self) -> None:
+        self._may_end.set()
+
+
+async def soon(event: asyncio.Event) -> None:
+    """Wait for the event, but not for ever."""
+    async with asyncio.timeout(10):
+        await event.wait()
+
+
+def fact(rig: Rig, log: PartitionLog) -> bytes | None:
+    """Return the folder's fact on the disk."""
+    return rig.disk.facts.load(folder_fact(log.folder)).get(folder_fact(log.folder))
+
+
+async def caching(rig: Rig) -> PartitionLog:
+    """Return a log whose appends are acknowledged before they are flushed."""
+    log = rig.create(CACHING)
+    append(log, [b"first"])
+    await rig.logs.flush_all([log])
+    assert fact(rig, log) == UNSYNCED
+    return log
+
+
+async def test_appends_do_not_wait_for_a_flush(rig: Rig) -> None:
+    log = await caching(rig)
+    append(log, [b"more"])
+    assert (log.flushed_offset, log.marks.durable_offset) == (2, 1)
+
+
+async def test_the_first_records_wait_until_the_fact_is_durable(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = HeldCommits(rig, monkeypatch)
+    log = rig.create(CACHING)
+    reported: list[int] = []
+    append(log, [b"a"])
+    await soon(commits.begun)
+    log.durability.on_flushed = lambda _: reported.append(log.flushed_offset)
+    append(log, [b"b"])
+    assert log.flushed_offset == 0, "after a crash, nothing would show that the log had write caching"
+    commits.release()
+    await rig.logs.flush_all([log])
+    assert reported[0] == 2, "the flush of the first record reports both"
+
+
+async def test_a_record_during_the_commit_of_the_fact_is_reported_without_another_flush(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = rig.create(OFF)
+    append(log, [b"a"])
+    await rig.logs.flush_all([log])
+    commits = HeldCommits(rig, monkeypatch)
+    log.config = CACHING
+    await soon(commits.begun)
+    reported = asyncio.Event()
+    log.durability.on_flushed = lambda _: reported.set()
+    monkeypatch.setattr(log.durability, "mark_dirty", lambda _: None)  # no other flush follows
+    append(log, [b"b"])
+    commits.release()
+    await soon(reported)
+    assert (log.flushed_offset, log.marks.durable_offset) == (2, 1)
+
+
+async def test_an_idle_log_learns_that_its_records_are_flushed(rig: Rig) -> None:
+    log = await caching(rig)
+    assert not log.durability.is_dirty
+    log.config = OFF
+    await rig.logs.flush_all([log])
+    assert fact(rig, log) == b"0"
+
+
+async def test_an_idle_log_gets_write_caching_before_the_next_append(rig: Rig) -> None:
+    log = rig.create(OFF)
+    append(log, [b"a"])
+    await rig.logs.flush_all([log])
+    log.config = CACHING
+    await rig.logs.flush_all([log])
+    append(log, [b"b"])
+    assert (log.flushed_offset, log.marks.durable_offset) == (2, 1)
+
+
+async def test_acknowledgements_wait_at_once_without_write_caching(rig: Rig) -> None:
+    log = await caching(rig)
+    append(log, [b"b"])
+    durable: list[int] = []
+    told = asyncio.Event()
+
+    def on_flushed(offset: int) -> None:
+        durable.append(offset)
+        told.set()
+
+    log.durability.on_flushed = on_flushed
+    log.config = OFF
+    assert log.flushed_offset == 1
+    await soon(told)
+    assert durable == [2]
+
+
+async def test_a_flush_from_before_the_switch_does_not_call_later_records_flushed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """write.caching is switched off and on again while a flush is under way."""
+    log = await caching(rig)
+    append(log, [b"b"])
+    flush, is_flushing, may_flush = rig.disk.flush, asyncio.Event(), asyncio.Event()
+
+    async def held(*args: object) -> None:
+        is_flushing.set()
+        await may_flush.wait()
+        await flush(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rig.disk, "flush", held)
+    log.config = OFF
+    await soon(is_flushing)
+    log.config = CACHING
+    append(log, [b"c"])
+    assert log.flushed_offset == 3
+    flushed = asyncio.Event()
+    log.durability.on_flushed = lambda _: flushed.set()
+    may_flush.set()
+    await soon(flushed)
+    assert fact(rig, log) == UNSYNCED
+
+
+async def test_a_truncation_waits_for_the_fact_that_is_being_written(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power failure would otherwise keep the old fact, which names a segment that the truncation deletes."""
+    log = rig.create(SMALL)
+    fill(log, 30)
+    await rig.logs.flush_all([log])
+    commits = HeldCommits(rig, monkeypatch)
+    log.config = replace(SMALL, write_caching=True)
+    await soon(commits.begun)
+    preparing = asyncio.ensure_future(rig.logs.prepare_truncation(log, log.segments[3].base_offset))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not preparing.done()
+    commits.release()
+    await preparing
+    assert fact(rig, log) == UNSYNCED
+
+
+async def test_a_fact_that_a_truncation_overtook_is_written_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise no record would be acknowledged early any more."""
+    log = rig.create(SMALL)
+    fill(log, 30)
+    await rig.logs.flush_all([log])
+    commits = HeldCommits(rig, monkeypatch)
+    log.config = replace(SMALL, write_caching=True)
+    await soon(commits.begun)
+    log.truncate_to(log.segments[3].base_offset)
+    commits.release()
+    await rig.logs.flush_all([log])
+    end = log.end_offset
+    append(log, [b"x"])
+    assert (log.flushed_offset, log.marks.durable_offset) == (end + 1, end)
+
+
+async def test_no_record_is_acknowledged_early_while_a_reset_removes_the_fact(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await caching(rig)
+    commits = HeldCommits(rig, monkeypatch)
+    resetting = asyncio.ensure_future(rig.logs.reset_to(log, 100, 0, lambda: True))
+    await soon(commits.begun)
+    append(log, [b"b"])  # the replica leads meanwhile
+    assert log.flushed_offset == 1
+    commits.release()
+    assert not await resetting
+    assert fact(rig, log) == UNSYNCED
+
+
+# What a start reports about the last process
+
+
+async def test_a_start_names_the_topics_whose_records_may_be_missing(rig: Rig) -> None:
+    log = await caching(rig)
+    append(log, [b"b"])
+    await rig.restart(clean=False)
+    assert rig.logs.early_topics == {KEY.topic_id}
+    await rig.restart(clean=False)
+    assert rig.logs.early_topics == {KEY.topic_id}, "the process that ended before its registration changed nothing"
+
+
+async def test_a_start_does_not_name_topics_whose_records_were_flushed(rig: Rig) -> None:
+    log = await caching(rig)
+    append(log, [b"b"])
+    log.config = OFF
+    await rig.logs.flush_all([log])
+    await rig.restart(clean=False)
+    assert rig.logs.early_topics == frozenset()
