@@ -671,7 +671,7 @@ def _must_wait(sequence: int, code: KafkaCode) -> Refused:
 
 def _admission_text(refusal: KafkaCode, leader: LeaderState, acks: int) -> str:
     if refusal is KafkaCode.NOT_ENOUGH_REPLICAS:
-        return f"{len(leader.isr)} replicas are in sync, {leader.min_isr} are needed"
+        return f"replicas in sync: {len(leader.isr)}, needed: {leader.min_isr} (min.insync.replicas)"
     return f"acks must be -1, 0 or 1, not {acks}"
 
 

@@ -119,7 +119,11 @@ class _Target:
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True))
 @click.option("--key", help="The key of every record.")
 @click.option("--key-separator", metavar="S", help="Each line is KEY S VALUE.")
-@click.option("--partition", type=IntRange(0, 2**31 - 1), help="The partition (default: by key, or in turn).")
+@click.option(
+    "--partition",
+    type=IntRange(0, 2**31 - 1),
+    help="The partition (default: by the key; each 2000 records without a key go to the next partition).",
+)
 @click.option(
     "--acks",
     type=click.Choice(["0", "1", "all"]),
@@ -397,7 +401,7 @@ def _first(group: BaseException) -> BaseException:
 async def _consume(
     context: Context, topic: str, partition: int | None, start: str | int, max_messages: int | None, exit_at_end: bool
 ) -> None:
-    from quorumlog.client.consumer import EARLIEST, LATEST, Consumer
+    from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, OffsetOutOfRangeError
 
     async with open_cluster(context, topic, partition) as (cluster, count):
         indexes = range(count) if partition is None else [partition]
@@ -412,6 +416,10 @@ async def _consume(
         if exit_at_end:
             listed = await consumer.list_offsets(dict.fromkeys(keys, LATEST))
             ends = {index: listed[topic, index].offset for index in indexes}
+        for index, end in ends.items():
+            if offsets[index] > end:  # nothing would be read, and the fetch would not report this
+                first = (await consumer.list_offset(topic, index, EARLIEST)).offset
+                raise OffsetOutOfRangeError(topic, index, offsets[index], first, end)
         pieces: asyncio.Queue[list[Record] | None] = asyncio.Queue(QUEUE_MAX)
         async with asyncio.TaskGroup() as tasks:
             readers = [

@@ -25,14 +25,20 @@ def _voter(_context: click.Context, _parameter: click.Parameter, text: str) -> I
     try:
         return parse_voter(text)
     except ValueError as error:
-        raise click.BadParameter(f"{error} (ID@HOST:PORT)") from None
+        raise click.BadParameter(_expected(error, "ID@HOST:PORT")) from None
 
 
 def _voters(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[InitialVoter, ...] | None:
     try:
         return None if text is None else tuple(parse_list(parse_voter, [text]))
     except ValueError as error:
-        raise click.BadParameter(f"{error} (ID@HOST:PORT,...)") from None
+        raise click.BadParameter(_expected(error, "ID@HOST:PORT,...")) from None
+
+
+def _expected(error: ValueError, form: str) -> str:
+    """Return the error's text, with the expected form if the text does not name it."""
+    text = str(error)
+    return text if "ID@HOST:PORT" in text else f"{text}; expected: {form}"
 
 
 @click.command("add-voter", cls=Command)

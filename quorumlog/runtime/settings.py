@@ -127,7 +127,7 @@ def choice(*words: str) -> Kind:
 
     def parse(text: str) -> str:
         if text.strip() not in words:
-            raise ValueError(f"{text!r} is not one of {', '.join(words)}")
+            raise ValueError(f"{text!r} is unknown")
         return text.strip()
 
     return Kind(f"one of {', '.join(words)}", parse, str, metavar="|".join(words))

@@ -302,7 +302,7 @@ async def test_writes_below_the_minimum_isr_are_refused(tmp_path: Path) -> None:
         assert (await waiting).error_code == KafkaCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         refused = await write(leader, "t", b"c")
         assert refused.error_code == KafkaCode.NOT_ENOUGH_REPLICAS
-        assert "1 replicas are in sync" in refused.error_message
+        assert "replicas in sync: 1, needed: 2" in refused.error_message
         assert values_of(leader.hosted("t")) == [b"a", b"b"]
         assert (await fetch(leader, "t", 0)).high_watermark == 1, "not moved by a too small ISR"
 

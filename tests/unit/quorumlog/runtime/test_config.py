@@ -148,7 +148,7 @@ def test_a_key_is_suggested_only_if_a_similar_one_exists(name: str, near: str | 
         (("--set", "broker.session.timeout.ms=1500"), "must be at least twice broker.heartbeat.interval.ms = 1000"),
         (("--set", "kafka.listen=a:1"), "kafka.listen is a setting of broker, not of quorum-node"),
         (("--cluster-id", "no spaces"), "is not a cluster id"),
-        (("--log-level", "loud"), "'loud' is not one of debug, info, warning, error"),
+        (("--log-level", "loud"), "logging.level: 'loud' is unknown; expected: one of debug, info, warning, error"),
         (("--node-id", "1"), "--node-id is given 2 times"),
     ],
 )  # fmt: skip
