@@ -14,6 +14,7 @@ from simulation.cluster.plan import (
     FOLLOWER,
     LEADER,
     RECOVER,
+    WRITE_CACHING,
     ClusterPlan,
     TopicPlan,
     Upkeep,
@@ -77,6 +78,7 @@ IN_SWAP = "crash in a swap"
 KINDS = (
     *MIXED,
     IN_SWAP,
+    WRITE_CACHING,
     ALL_LINKS,
     record_deletions.DELETE_RECORDS,
     late_batches.LATE_BATCH,
@@ -273,14 +275,16 @@ def _with_pipelines(random: Random, plan: ClusterPlan) -> ClusterPlan:
 
 
 def _with_caching(random: Random, plan: ClusterPlan) -> ClusterPlan:
-    """In some runs, some topics have write.caching.  Such a run has more crashes than others."""
+    """In some runs, some topics have write.caching, which may be switched off.  Such a run has more crashes."""
     if random.random() >= 0.15 or not _is_plain(plan):
         return plan
     topics = [replace(one, caching=random.random() < 0.7) for one in plan.topics]
     topics[0] = replace(topics[0], caching=True)
     kinds = ("power", "power", "power all", "kill", "bounce", "restart")
-    crashes = [_draw_fault(random, plan, random.choice(kinds)) for _ in range(random.choice((1, 2, 4)))]
-    return replace(plan, faults=with_more(plan.faults, crashes), topics=tuple(topics))
+    more = [_draw_fault(random, plan, random.choice(kinds)) for _ in range(random.choice((1, 2, 4)))]
+    if random.random() < 0.5:
+        more += [_draw_fault(random, plan, WRITE_CACHING) for _ in range(random.choice((1, 2, 4)))]
+    return replace(plan, faults=with_more(plan.faults, more), topics=tuple(topics))
 
 
 def _with_bad_disk(random: Random, plan: ClusterPlan) -> ClusterPlan:

@@ -19,7 +19,7 @@ from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
-from simulation.cluster.plan import TopicPlan
+from simulation.cluster.plan import WRITE_CACHING, TopicPlan
 from simulation.cluster.world import ClusterWorld
 from simulation.kernel.faults import Action, Fault
 from simulation.kernel.network import SimulatedTransport
@@ -91,6 +91,7 @@ class Orders:
             "add partitions": self._resize,
             "remove partitions": self._resize,
             "min isr": self._min_isr,
+            WRITE_CACHING: self._write_caching,
             "prefer": self._prefer,
             "unclean": self._unclean,
             "reassign": self._reassign,
@@ -201,7 +202,19 @@ class Orders:
         if plan.wipes:
             return
         topic = random.choice(plan.topics)
-        change = pb.ConfigChange(key="min.insync.replicas", value=str(random.randint(1, topic.factor)))
+        await self._set(topic, "min.insync.replicas", str(random.randint(1, topic.factor)), fault, random)
+
+    async def _write_caching(self, fault: Fault) -> None:
+        """Switch write.caching of a topic that had it at its creation off, and in most cases on again later."""
+        random = self._random(fault)
+        topic = random.choice([one for one in self.world.plan.topics if one.caching])
+        await self._set(topic, "write.caching", "false", fault, random)
+        if random.random() < 0.7:
+            await asyncio.sleep(random.uniform(0, 2 * fault.length_s))
+            await self._set(topic, "write.caching", "true", fault, random)
+
+    async def _set(self, topic: TopicPlan, key: str, value: str, fault: Fault, random: Random) -> None:
+        change = pb.ConfigChange(key=key, value=value)
         where = pb.ConfigResource(scope=metadata_pb2.Config.SCOPE_TOPIC, name=topic.name)
         request = pb.AlterConfigsRequest(resources=[pb.ConfigChanges(resource=where, changes=[change])])
         await self.ask(rpcs.ALTER_CONFIGS, request, fault.length_s, random)

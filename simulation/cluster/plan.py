@@ -24,6 +24,8 @@ FOLLOWER = -2
 
 RECOVER = "recover"
 """The kind of the fault that loses a majority of the voters, after which the quorum is rebuilt."""
+WRITE_CACHING = "write caching"
+"""The kind of the request that switches write.caching of a topic off, if the plan has a topic with it."""
 DAY_MS = 86_400_000
 GROUP_TOPIC = "shared"
 """The topic whose partitions the members of the consumer group share.  Nothing is written to it."""
