@@ -310,8 +310,9 @@ async def test_a_fetch_whose_session_has_just_ended_does_not_miss_records(rig: R
     """Records may be committed before the fetch continues."""
     rig.cluster.create(TOPIC, (1,), configs=(("write.caching", "true"),))
     await rig.learn()
+    await rig.produce(b"first", acks=1)  # waits for a flush; later records are committed at once
     consumer = SessionConsumer(rig, by_id=True)
-    consumer.positions = {0: 0}
+    consumer.positions = {0: 1}
     session_id = (await consumer.fetch()).session_id
     waiting = asyncio.create_task(rig.replicas.fetch(consumer.next_plan(max_wait_ms=30_000, min_bytes=1)))
     await settle()
