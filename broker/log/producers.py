@@ -2,6 +2,8 @@
 
 `<offset>.producers` is the state after all batches below `offset`; the batch headers and markers after a snapshot give
 the rest.  A damaged snapshot loses nothing: an older snapshot and more headers, or all headers, give the same state.
+But no header tells of records that retention has deleted.  So wherever the log may be truncated, a snapshot must exist
+between the start of the log and that offset.
 
 Compaction removes a marker once no record of its transaction is left.  So a snapshot from below a compacted part may
 name an open transaction whose marker no longer exists.  Such a snapshot is not used.  A snapshot may also name aborted
@@ -163,9 +165,19 @@ class LogProducers:
         self._durability.add_last(file)
 
     def remove_old_snapshots(self) -> None:
-        """Delete all snapshots except the last `KEPT`."""
-        for offset in self._snapshot_offsets()[:-KEPT]:
-            self._disk.remove(segment_path(self._folder, offset, "producers"))
+        """Delete the snapshots that neither a start nor a truncation needs.
+
+        The last `KEPT` are kept, and the last `KEPT` of those at or below the truncation floor.  Above the floor, those
+        at the base of a segment are kept as well: the floor may rise to any offset there, and retention may delete all
+        earlier segments.
+        """
+        floor, offsets = self._marks.truncation_floor, self._snapshot_offsets()
+        below = [offset for offset in offsets if offset <= floor]
+        bases = {segment.base_offset for segment in self._segments.all}
+        kept = {*below[-KEPT:], *offsets[-KEPT:], *bases.difference(below)}
+        for offset in offsets:
+            if offset not in kept:
+                self._disk.remove(segment_path(self._folder, offset, "producers"))
 
     def _remove_snapshots(self, above: int) -> None:
         """Delete the snapshots of offsets above `above`, which the log no longer reaches."""

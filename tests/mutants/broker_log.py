@@ -419,9 +419,9 @@ MUTANTS = (
     ),
     Mutant(
         "a truncation does not see the fact that a flush is writing",
-        "broker/log/flush.py",
-        "                log.folder_fact = value  #",
-        "                pass  #",
+        DURABILITY,
+        "        self.folder_fact = value  #",
+        "        pass  #",
         (f"{UNIT}/test_interrupted_truncations.py::test_a_truncation_lowers_the_fact_that_a_flush_is_writing",),
     ),
     Mutant(
@@ -694,5 +694,19 @@ MUTANTS = (
         "if facts.folder_fact(folder) == UNSYNCED:",
         "if False:",
         (f"{UNIT}/test_write_caching.py::test_a_start_names_the_topics_whose_records_may_be_missing",),
+    ),
+    Mutant(
+        "an uncommitted tail displaces the snapshots of producers below it",
+        PRODUCERS,
+        "kept = {*below[-KEPT:], *offsets[-KEPT:], ",
+        "kept = {*offsets[-KEPT:], ",
+        (f"{DURABILITY_TESTS}::test_a_long_uncommitted_tail_does_not_displace_the_producers_below_the_start",),
+    ),
+    Mutant(
+        "the bases of uncommitted segments lose their snapshots of producers",
+        PRODUCERS,
+        ", *bases.difference(below)}",
+        "}",
+        (f"{DURABILITY_TESTS}::test_a_long_uncommitted_tail_does_not_displace_the_producers_below_the_start",),
     ),
 )

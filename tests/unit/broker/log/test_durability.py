@@ -202,6 +202,30 @@ async def test_no_producer_snapshot_outlives_a_truncation(rig: Rig, clean: bool)
     assert append(rig.log, [b"2"], epoch=1, producer=(5, 0, 2)).duplicate is False
 
 
+@pytest.mark.parametrize(("watermark", "last"), [(3, []), (8, [0, 1, 2, 3, 4])])
+async def test_a_long_uncommitted_tail_does_not_displace_the_producers_below_the_start(
+    rig: Rig, watermark: int, last: list[int]
+) -> None:
+    """Simulator seed 730022071: a retry was appended again, because the log forgot its producer when it was truncated.
+
+    Retention had deleted the producer's records, so only a snapshot could tell.
+    """
+    log = rig.create(OLD)
+    for number in range(3):
+        record(log, number)
+    await rig.settle(log)
+    for number in range(15):
+        record(log, number, producer_id=6)
+        await rig.logs.maintain(stopped_at(0), FOREVER)
+        await rig.logs.checkpoint([log])
+    assert log.start_offset == log.segments[0].base_offset == 3
+    log.advance_high_watermark(watermark)
+    await rig.logs.maintain(stopped_at(0), FOREVER)
+    assert log.segments[0].base_offset == watermark // 3 * 3
+    log.truncate_to(watermark)
+    assert sequences(log) == {5: [0, 1, 2], **({6: last} if last else {})}
+
+
 async def test_no_producer_snapshot_outlives_a_tail_that_a_crash_tore(rig: Rig) -> None:
     log = rig.create(SMALL)
     for number in range(6):
