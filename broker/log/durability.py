@@ -29,6 +29,7 @@ class FlushTicket(NamedTuple):
     folders_first: files were deleted, and the deletions must be durable before later appends.
     close: complete files, to be closed after the flush.
     folder_fact: the folder's fact to write; None: it is up to date.
+    switch_count: how often write caching had been switched on or off.
     """
 
     durability: Durability
@@ -39,6 +40,7 @@ class FlushTicket(NamedTuple):
     folders_first: bool
     close: tuple[DiskFile, ...]
     folder_fact: bytes | None
+    switch_count: int
 
 
 class Durability:
@@ -66,6 +68,7 @@ class Durability:
         self.mark_dirty: Callable[[Durability], None] = _ignore
         self.on_flushed: Callable[[int], None] | None = None
         self._write_caching = write_caching
+        self._switch_count = 0
         self._marks = marks
         self._segments = segments
         self._files: dict[str, DiskFile] = {}
@@ -101,6 +104,7 @@ class Durability:
 
     def set_write_caching(self, write_caching: bool) -> None:
         """Set whether records may be acknowledged before they are flushed."""
+        self._switch_count += write_caching != self._write_caching
         self._write_caching = write_caching
         if self.is_dirty:
             self.request_flush()
@@ -251,6 +255,7 @@ class Durability:
             folders_first=self._folders_first,
             close=tuple(self._close.values()),
             folder_fact=wanted if self.has_folder and (wanted != self.folder_fact or self._is_fact_pending) else None,
+            switch_count=self._switch_count,
         )
         self._files, self._close = {}, {}
         self._folder_changed = self._parent_changed = self._folders_first = False
@@ -259,9 +264,10 @@ class Durability:
     def accepts_fact(self, ticket: FlushTicket) -> bool:
         """Return whether a flush may write the fact in `ticket`: no truncation, reset, move or close began since.
 
-        With write caching, only `UNSYNCED` is written: later appends may be acknowledged already.
+        Also, write caching was not switched since.  Otherwise records that this flush does not contain may have been
+        acknowledged early.
         """
-        if self._write_caching and ticket.folder_fact != UNSYNCED:
+        if ticket.switch_count != self._switch_count:
             return False
         is_current = ticket.generation == self.generation and not self.is_closed
         return is_current and not self._is_fact_changing and not self._is_held

@@ -670,9 +670,19 @@ MUTANTS = (
     Mutant(
         "a flush from before write.caching calls later records flushed",
         DURABILITY,
-        "if self._write_caching and ticket.folder_fact != UNSYNCED:",
+        "if ticket.switch_count != self._switch_count:",
         "if False:",
         (f"{UNIT}/test_write_caching.py::test_a_flush_from_before_the_switch_does_not_call_later_records_flushed",),
+    ),
+    Mutant(
+        "a flush calls records flushed that were acknowledged early between two switches of write.caching",
+        DURABILITY,
+        "if ticket.switch_count != self._switch_count:",
+        "if self._write_caching and ticket.folder_fact != UNSYNCED:",
+        (
+            f"{UNIT}/test_write_caching.py::"
+            "test_a_flush_from_before_two_switches_does_not_call_records_between_them_flushed",
+        ),
     ),
     Mutant(
         "a truncation does not wait for the fact that is being written",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -30,6 +32,30 @@ class HeldCommits:
 
     def release(self) -> None:
         self._may_end.set()
+
+
+class HeldFlushes:
+    """Each flush of the disk waits until it is released.  They are counted from 1."""
+
+    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._count = 0
+        self._begun: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
+        self._may_end: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
+        self._flush = rig.disk.flush
+        monkeypatch.setattr(rig.disk, "flush", self._held)
+
+    async def _held(self, *args: Any) -> None:
+        self._count += 1
+        number = self._count
+        self._begun[number].set()
+        await self._may_end[number].wait()
+        await self._flush(*args)
+
+    async def begun(self, number: int) -> None:
+        await soon(self._begun[number])
+
+    def release(self, number: int) -> None:
+        self._may_end[number].set()
 
 
 async def soon(event: asyncio.Event) -> None:
@@ -131,24 +157,39 @@ async def test_a_flush_from_before_the_switch_does_not_call_later_records_flushe
     """write.caching is switched off and on again while a flush is under way."""
     log = await caching(rig)
     append(log, [b"b"])
-    flush, is_flushing, may_flush = rig.disk.flush, asyncio.Event(), asyncio.Event()
-
-    async def held(*args: object) -> None:
-        is_flushing.set()
-        await may_flush.wait()
-        await flush(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(rig.disk, "flush", held)
+    flushes = HeldFlushes(rig, monkeypatch)
     log.config = OFF
-    await soon(is_flushing)
+    await flushes.begun(1)
     log.config = CACHING
     append(log, [b"c"])
     assert log.flushed_offset == 3
     flushed = asyncio.Event()
     log.durability.on_flushed = lambda _: flushed.set()
-    may_flush.set()
+    flushes.release(1)
     await soon(flushed)
     assert fact(rig, log) == UNSYNCED
+
+
+async def test_a_flush_from_before_two_switches_does_not_call_records_between_them_flushed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """write.caching is switched off, on and off again while a flush is under way."""
+    log = await caching(rig)
+    append(log, [b"b"])
+    flushes = HeldFlushes(rig, monkeypatch)
+    log.config = OFF
+    await flushes.begun(1)
+    log.config = CACHING
+    append(log, [b"c"])
+    assert log.flushed_offset == 3
+    log.config = OFF
+    flushes.release(1)
+    await flushes.begun(2)
+    assert (fact(rig, log), log.marks.durable_offset) == (UNSYNCED, 2), "the last record may still be lost"
+    flushes.release(2)
+    flushes.release(3)
+    await rig.logs.flush_all([log])
+    assert (fact(rig, log), log.marks.durable_offset) == (b"0", 3)
 
 
 async def test_a_truncation_waits_for_the_fact_that_is_being_written(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
