@@ -65,6 +65,7 @@ class Durability:
         self._is_fact_changing = False
         self._is_fact_pending = False
         self._held_end = -1
+        self._held_switch_count = 0
         self.mark_dirty: Callable[[Durability], None] = _ignore
         self.on_flushed: Callable[[int], None] | None = None
         self._write_caching = write_caching
@@ -91,6 +92,9 @@ class Durability:
         """
         # The first condition decides for most logs.
         if not self._write_caching or self.folder_fact != UNSYNCED:
+            return False
+        # The copy that may soon replace this log has the fact that was right when `hold` was called.
+        if self._is_held and self._held_switch_count != self._switch_count:
             return False
         return not self._is_fact_pending and not self._is_fact_changing
 
@@ -201,11 +205,13 @@ class Durability:
     def hold(self) -> None:
         """Hold flushes back, because the copy in the other directory may soon replace this one.
 
-        Until `release` or `moved`, flushes do not raise the durable end.
+        Until `release` or `moved`, flushes do not raise the durable end.  In the same turn of the event loop, the
+        caller takes `wanted_fact` for the copy.
         """
         assert not self.is_truncating, f"{self.folder}: a truncation is not durable yet"
         assert not self._is_held, f"{self.folder} is held"
         self._held_end = self._marks.durable_offset
+        self._held_switch_count = self._switch_count
 
     def release(self) -> None:
         """Note the flushes that were held back, because the log stays in its directory."""

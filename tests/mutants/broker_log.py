@@ -649,6 +649,13 @@ MUTANTS = (
         (f"{UNIT}/test_write_caching.py::test_no_record_is_acknowledged_early_while_a_reset_removes_the_fact",),
     ),
     Mutant(
+        "records are acknowledged early although the copy of the log calls them flushed",
+        DURABILITY,
+        "if self._is_held and self._held_switch_count != self._switch_count:",
+        "if False:",
+        (f"{UNIT}/test_moves.py::test_records_that_a_complete_copy_calls_flushed_are_not_acknowledged_early",),
+    ),
+    Mutant(
         "records wait for another flush after the one that wrote the folder's fact",
         DURABILITY,
         "is_news=was_truncating or ticket.folder_fact == UNSYNCED)",

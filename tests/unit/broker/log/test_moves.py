@@ -291,6 +291,35 @@ async def test_a_truncation_that_waited_for_the_decision_happens_in_the_new_dire
     assert rig.log.end_offset == 7
 
 
+async def test_records_that_a_complete_copy_calls_flushed_are_not_acknowledged_early(
+    rig: MoveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """write.caching is switched off before a move is decided, and on again during the decision."""
+    log = rig.create(CACHING)
+    await rig.fill(3)
+    hold = log.durability.hold
+    acknowledged: list[int] = []
+
+    def switched_off() -> None:
+        log.config = SMALL
+        hold()
+
+    def switch_on() -> None:
+        if log.durability._is_held and rig.operations[-1] == "commit 1":  # the copy is complete
+            log.config = CACHING
+            rig.append(b"not in the copy")
+            acknowledged.append(log.flushed_offset)
+        rig.is_stopped = rig.operations[-1] == "rename 1"  # the copy counts now
+
+    monkeypatch.setattr(log.durability, "hold", switched_off)
+    rig.on_operation = switch_on
+    await rig.move()
+    await rig.restart(power_cut=True)
+    assert rig.log.directory_id == rig.ids[1]
+    assert rig.logs.early_topics == frozenset()
+    assert rig.log.end_offset == acknowledged[-1], "no fact shows that acknowledged records may be missing"
+
+
 async def test_retention_during_the_copy_deletes_from_the_copy(rig: MoveRig) -> None:
     rig.create(SMALL)
     await rig.fill(40)
