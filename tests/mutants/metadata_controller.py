@@ -223,4 +223,11 @@ MUTANTS = (
         "early_topics = frozenset()",
         ("tests/simulation/test_write_caching.py",),
     ),
+    Mutant(
+        "a damaged id of a topic that had write.caching is accepted",
+        "metadata/controller/convert.py",
+        'codec.uuid_from(each, "topic id") for each in request.early_topic_ids',
+        "UUID(bytes=each.ljust(16)) for each in request.early_topic_ids",
+        ("tests/unit/metadata/controller/test_service.py::test_malformed_requests_are_refused_by_name",),
+    ),
 )

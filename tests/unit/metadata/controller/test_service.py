@@ -37,12 +37,17 @@ def test_malformed_requests_are_refused_by_name() -> None:
         port = registration_to_wire(registration(2, endpoints=(Endpoint("A", "h", 70_000),)))
         negative = registration_to_wire(registration(2))
         negative.broker_id = -1
+        sound = registration_to_wire(registration(2))
         cases: list[tuple[AnyRpc, Any, str]] = [
             (rpcs.REGISTER_BROKER, pb.RegisterBrokerRequest(registration=wire), "INVALID_REGISTRATION"),
             (rpcs.REGISTER_BROKER, pb.RegisterBrokerRequest(registration=port), "INVALID_REGISTRATION"),
             (rpcs.REGISTER_BROKER, pb.RegisterBrokerRequest(registration=negative), "INVALID_REGISTRATION"),
             (rpcs.REGISTER_BROKER, pb.RegisterBrokerRequest(), "INVALID_REGISTRATION"),
-            (rpcs.REGISTER_BROKER, pb.RegisterBrokerRequest(early_topic_ids=[b"short"]), "INVALID_REGISTRATION"),
+            (
+                rpcs.REGISTER_BROKER,
+                pb.RegisterBrokerRequest(registration=sound, early_topic_ids=[b"short"]),
+                "INVALID_REGISTRATION",
+            ),
             (rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(topic_ids=[b"x"]), "INVALID_REQUEST"),
             (rpcs.ALTER_PARTITION, pb.AlterPartitionRequest(items=[pb.AlterPartitionItem()]), "INVALID_REQUEST"),
             (
