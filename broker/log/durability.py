@@ -80,7 +80,7 @@ class Durability:
 
     @property
     def flushed_offset(self) -> int:
-        """End of the records that may be acknowledged: the durable ones, or all of them with write caching."""
+        """End of the records that may be acknowledged: all of them if `acknowledges_early`, else the durable ones."""
         return self._marks.epochs.end_offset if self.acknowledges_early else self._marks.durable_offset
 
     @property

@@ -118,7 +118,7 @@ class PartitionLog:
 
     @property
     def flushed_offset(self) -> int:
-        """End of the records that may be acknowledged: the durable ones, or all of them with `write_caching`."""
+        """End of the records that may be acknowledged.  See `Durability.flushed_offset`."""
         return self.durability.flushed_offset
 
     @property

@@ -87,7 +87,7 @@ class LogState(msgspec.Struct, frozen=True):
 UNSYNCED = b"write.caching"
 """Value of a folder's fact if appends to its log may become durable in any order, and no flush is waited for.
 
-It is durable before the first record is acknowledged that is not flushed, and until all such records are flushed.
+It becomes durable before an unflushed record is acknowledged, and stays until all such records are flushed.
 
 Otherwise the value is the base offset of the log's newest segment when a flush completed (`flushed_segment`).  Older
 releases wrote an empty value instead, and read every value except `UNSYNCED` as an empty one.

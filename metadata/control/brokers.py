@@ -224,8 +224,9 @@ def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker, ear
 
     It is true for replicas on a missing directory.  If any directory is missing, it is also true for replicas whose
     directory was never reported.  After an unclean stop, it is true for replicas of topics with write.caching, since
-    acknowledged records may never have reached the disk.  Topics that had write.caching when the broker stopped count
-    as well.  A sole replica is exempt from this last rule, since no other replica could hold more records.
+    acknowledged records may never have reached the disk.  This includes topics that had write.caching when the broker
+    stopped (`early_topics`).  A sole replica is exempt from this last rule, since no other replica could hold more
+    records.
     """
     # If the previous process ended before it received its broker epoch, it wrote nothing.  The mark of the earlier
     # clean stop is then still on the disk.

@@ -17,8 +17,8 @@ The leader of the partition uses the same value.
   others hold are lost, so from then on only the new leader is in the ISR, and the ELR is empty.  A replica that a
   reassignment is still adding may have few records: it is chosen only on an operator's request, as the last resort.
 - Else there is no leader (`NO_LEADER`) until a member of ISR or ELR returns.  The last ISR members stay in the ISR.
-- A replica that no longer holds its data (its directory is missing, or the topic has write.caching and the broker
-  stopped uncleanly) is `lost`: it is in neither ISR nor ELR, even if it is the last member.
+- A replica that no longer holds its data (its directory is missing, or the broker stopped uncleanly and the topic has
+  or had write.caching) is `lost`: it is in neither ISR nor ELR, even if it is the last member.
 - The ELR is empty whenever the ISR has at least the effective min.insync.replicas.  A change of min.insync.replicas
   also empties the ELR, since the old value determined its members, unless the ISR is empty.
 

@@ -1,4 +1,4 @@
-"""`write.caching` is switched off, and the broker loses power before or after that."""
+"""`write.caching` is switched off, and a broker loses power."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ WRITTEN = 6
 
 
 @pytest.mark.parametrize("is_down", [True, False], ids=["while the broker is down", "while it runs"])
-def test_records_that_were_acknowledged_early_are_missed_only_if_they_may_be_missing(is_down: bool) -> None:
-    """The last replica in sync loses power.  It may lead again only if its log was flushed before that."""
+def test_the_last_replica_in_sync_leads_again_only_if_its_log_was_flushed(is_down: bool) -> None:
+    """The last replica in sync loses power, before or after the change of the config."""
     quiet()
     world = World(5, voters=1, brokers=2, settings=QUICK)
 

@@ -138,16 +138,16 @@ async def test_acknowledgements_wait_at_once_without_write_caching(rig: Rig) -> 
     log = await caching(rig)
     append(log, [b"b"])
     durable: list[int] = []
-    told = asyncio.Event()
+    reported = asyncio.Event()
 
     def on_flushed(offset: int) -> None:
         durable.append(offset)
-        told.set()
+        reported.set()
 
     log.durability.on_flushed = on_flushed
     log.config = OFF
     assert log.flushed_offset == 1
-    await soon(told)
+    await soon(reported)
     assert durable == [2]
 
 
