@@ -1,1 +1,1 @@
-"""Measurements, each with a tiny size that runs with the tests and a real one.  `./dev bench` runs the real ones."""
+"""Measurements.  Each has a tiny size, which runs with the tests, and a real size, which `./dev bench` runs."""

@@ -12,7 +12,8 @@ the broker refuses the repetitions of a batch (OutOfOrderSequenceException, kafk
 The rate of a stream is the rate of its single batch.  `streams` has the time until a query's first batch, and the time
 of a batch with 50 rows.
 
-`made` is the upper limit of a read: the rate of a data source in Python whose Arrow batches exist before the read.
+`made` is the upper limit of a read: the rate of a data source in Python whose tasks make one Arrow batch each, and
+return it repeatedly.
 
 BENCH_TINY_WITH_KAFKA=1 includes Spark's connector and Apache Kafka in a `--tiny` run.
 """
@@ -59,7 +60,10 @@ MADE_BATCH_ROWS = 10_000
 
 
 def run(tiny: bool) -> dict[str, Any]:
-    """Run the measurement in a process of its own, whose Spark has the version of the connector."""
+    """Run the measurement in a process of its own.
+
+    If Spark's connector is measured, this process uses the version of Spark that fits the connector.
+    """
     path, missing = [str(ROOT)], None
     with ExitStack() as stack:
         bootstrap = {OURS: stack.enter_context(standalone()).bootstrap}
@@ -166,7 +170,7 @@ class _Case:
 
 
 def _made_rate(spark: SparkSession, size: int, count: int, rounds: int) -> int:
-    """Return the median of rows that Spark reads in a second from a source whose Arrow batches are ready."""
+    """Return the median number of rows per second that Spark reads from a source that repeats one Arrow batch."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     batches = max(1, count // MADE_BATCH_ROWS // TASKS)

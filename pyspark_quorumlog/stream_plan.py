@@ -14,8 +14,8 @@ start offsets of a batch lack a partition, the partition is read from the start 
   first batch from the latest offsets is repeated, it is empty whatever the new initial offsets are: they may lack a
   partition, because a broker does not know it yet.
 - **A log that ends below the start** lost its records, or its topic was created again.  If the query permits losses,
-  one empty batch moves the position back to the start of the log.  The same applies to a topic that was created again
-  and already grew beyond the position, as long as the caller knows of the new topic.
+  one batch moves the position back to the start of the log, and reads nothing of this partition.  The same applies to a
+  topic that was created again and already grew beyond the position, as long as the caller knows of the new topic.
 - **A partition that does not exist any more** is removed from the offsets one batch after the planner has noticed this.
   If the partition is created again, it counts as new.
 - **A partition that exists, but is not part of the query any more,** keeps its position and is not read.
@@ -37,7 +37,10 @@ JsonOffsets = dict[str, dict[str, int]]
 
 
 def to_json(offsets: Offsets) -> JsonOffsets:
-    """Return the form of Spark's Kafka source.  Topics and partitions are in order, since Spark compares the text."""
+    """Return offsets in the form of Spark's Kafka source.
+
+    Topics and partitions are in order, since Spark compares the text.
+    """
     found: JsonOffsets = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
@@ -90,7 +93,7 @@ class StreamPlanner:
         """Partitions that did not exist at the last call.  The next end drops each partition that still does not
         exist."""
         self._ended_at_s: float | None = None
-        """The time at which the last batch with records ended; None before the first such batch."""
+        """The time at which the end of the last batch with records was decided; None before the first such batch."""
 
     def hold(self, initial: Offsets, *, may_move: bool) -> None:
         """Make the first batch from `initial` empty.
@@ -144,8 +147,8 @@ class StreamPlanner:
         Args:
             ends: the log ends of all partitions that the query reads.
             starts: the log starts of at least the partitions in `needs_start`.
-            offsets_max: maximum for this batch; every partition with records advances by at least 1.  None if this is
-            the only batch of its query: no limit applies.
+            offsets_max: the maximum number of offsets in this batch; every partition with records advances by at least
+            1.  None if this is the only batch of its query: no limit applies.
             left: partitions that exist, but are not part of the query any more.
             renewed: partitions whose topic was deleted and created again since the last batch.
         """

@@ -1,7 +1,7 @@
 """Kafka's names of configs that have another name in quorumlog.
 
-Kafka's brokers have defaults for most configs of topics, under names of their own.  Here, the config of the cluster has
-the same name as that of the topic.
+Kafka's brokers have defaults for most configs of topics, under names of their own.  In quorumlog, the config of the
+cluster has the same name as the config of the topic.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class DataDirectory(NamedTuple):
 
 
 class LogDirClient:
-    """Sends requests about data directories to single brokers.  Every call raises ClusterError."""
+    """Sends requests about data directories to single brokers.  Every call may raise ClusterError."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

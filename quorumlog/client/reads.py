@@ -2,7 +2,7 @@
 
 An active controller confirms a read: its answer contains every change that was acknowledged before the read.  Without a
 controller, every node can still report the metadata that it has applied, with the offset.  `read` prefers a controller
-and waits for it briefly; `read_anywhere` asks the nodes at once.  `result.unconfirmed` in the reply is True if no
+and waits for it briefly; `read_anywhere` asks the nodes immediately.  `result.unconfirmed` in the reply is True if no
 active controller has confirmed it.
 
 Offsets can be compared only within one generation of the quorum.  A voter that `quorum-node recover` left behind may

@@ -5,10 +5,11 @@ request, and returns a `Delivery`.  Each partition has a lane (`lanes`) and a ta
 at a time (`lane_sender`).  Each batch is encoded as a whole when its turn comes, in compiled code.  `ProducerTopics`
 has the lanes, and `ProducerBuffer` all batches without an outcome.
 
-The records of a partition keep the order of the calls of `send`.  A record is delivered exactly once, or its delivery
-fails.  If the broker certainly refused a batch because of its content or a missing permission, the next batch uses the
-same sequence number.  After any other failure, the partition continues with a new producer id, because the batch may or
-may not have been appended, or the log may lack batches before it.
+The records of a partition keep the order of the calls of `send`.  With acks="all", a record is delivered exactly once,
+or its delivery fails.  After a failure, a transaction can only be aborted.  Outside transactions, if the broker
+certainly refused a batch because of its content or a missing permission, the next batch uses the same sequence number.
+After any other failure, the partition continues with a new producer id, because the batch may or may not have been
+appended, or the log may lack batches before it.
 
 The delivery timeout counts from the `send` that began the batch, and every other wait has a limit of its own, so no
 call waits forever.
@@ -66,8 +67,8 @@ STICKY_BYTES: Final = 16 << 10
 class Producer:
     """Send records: `async with Producer("host:9092") as producer: await producer.send("topic", b"value")`.
 
-    Leaving the block without an error flushes; leaving it with an error discards undelivered records.  Idempotent:
-    retries neither duplicate nor reorder records.  Use it from one event loop.
+    Leaving the block without an error flushes; leaving it with an error discards undelivered records.  Idempotent,
+    unless acks is "none": retries neither duplicate nor reorder records.  Use it from one event loop.
 
     Args:
         bootstrap: `HOST:PORT`, several with commas or as a list; or a `Cluster`, which stays open.
@@ -79,14 +80,15 @@ class Producer:
         partitioner: chooses the partition of each record that names none.  None: Kafka's murmur2 of the key; records
             without a key go to a random partition with a leader.  After 16 KiB, another partition is drawn.
         batch_size_max_bytes: the maximum size of a batch before compression.  A larger record has a batch of its own.
-        buffer_size_max_bytes: above this, `send` waits.
+        buffer_size_max_bytes: the maximum size of all records that wait for their delivery.  If a record does not fit,
+            `send` waits.
         delivery_timeout_s: the time after which the deliveries of a batch without an acknowledgement fail.  It counts
             from the `send` of the first record of the batch.
         request_timeout_s: how long one request may take before it is sent again.
         transactional_id: the name of a transactional producer; `transaction` requires one.  A later producer of this
             id fences this one.  Requires acks="all".
         transaction_timeout_s: the coordinator aborts a transaction that is open for longer.
-        staged: a producer of a transaction scope (`ScopeClient.begin`), to which all records belong.  These records
+        staged: a producer of a transaction scope, from `ScopeClient.begin`.  All records belong to this scope.  They
             are committed only if the end of the scope names the `winner` of this object.  Use the object for one
             `Producer` only.
         max_block_s: how long `send` may wait for room or for the topic's metadata, and `start` for a broker.
@@ -148,7 +150,8 @@ class Producer:
         )
         self._tasks = BackgroundTasks(self._broken)
         self._must_yield = False
-        """Set when a batch begins: the next `send` lets the lanes run first, in case the user never awaits anything."""
+        """Set when a batch begins: the next `send` lets the lanes run first.  A loop that only calls `send` would never
+        let them run otherwise."""
         self._buffer = ProducerBuffer(buffer_size_max_bytes, not_started)
         stale = asyncio.Event()
         self._sender = LaneSender(bootstrap, settings, self._transaction, self._buffer, stale)
@@ -173,11 +176,11 @@ class Producer:
         self._tasks.begin(self._topics.keep_up())
 
     async def close(self, *, flush: bool = True) -> None:
-        """Flush, then close all connections.  Idempotent.
+        """Flush, then stop, and close the connections, except those of a `Cluster` passed as `bootstrap`.  Idempotent.
 
         flush: if False, deliveries without an outcome fail with PRODUCER_CLOSED.
 
-        Raises: ClusterError, as `flush`; all connections are closed nevertheless.
+        Raises: ClusterError, as `flush`; the producer is closed nevertheless.
         """
         try:
             if flush and self._buffer.closed is None:
@@ -403,8 +406,9 @@ class Producer:
     async def abort_transaction(self, timeout_s: float = MAX_BLOCK_S) -> None:
         """Abort the open transaction; return once the abort is durable.  Records that were not sent yet are dropped.
 
-        Waits for batches and offsets that are being sent, at most until their timeouts.  If there were any, or after a
-        failure, the producer gets its next epoch, so that leaders refuse batches that arrive late.
+        Waits for batches and offsets that are being sent, at most until their timeouts.  If any record or offset had no
+        outcome yet, or after a failure, the producer gets its next epoch, so that leaders refuse batches that arrive
+        late.
 
         Raises:
             ClusterError: PRODUCER_FENCED; TRANSACTION_ABORTABLE: another call aborts the transaction now; TIMED_OUT:

@@ -12,7 +12,7 @@ def data_home(environ: Mapping[str, str]) -> Path:
     """Return `$XDG_DATA_HOME/quorumlog`; relative values are ignored, as the XDG specification requires.
 
     Raises:
-        ConfigError: this user has no home directory, or its name is not valid UTF-8.
+        ConfigError: XDG_DATA_HOME is not set and this user has no home directory, or the path is not valid UTF-8.
     """
     base = environ.get("XDG_DATA_HOME", "")
     if not base.startswith("/"):

@@ -63,7 +63,7 @@ def standalone(start_timeout_s: float = START_TIMEOUT_S) -> Iterator[Broker]:
             finally:
                 _stop(guard)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # mostly deleted by the guard
+        shutil.rmtree(folder, ignore_errors=True)  # usually the guard has deleted it already
 
 
 def _start(folder: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -137,11 +137,11 @@ def _remove_leftovers() -> None:
             if _is_free(folder / _LOCK) and (not (folder / "data").exists() or _is_free(folder / "data" / "lock")):
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            continue  # another run deletes it
+            continue  # the folder is new or belongs to another program, or another run deletes it
 
 
 def _is_free(lock: Path) -> bool:
-    """Return whether this file exists and no process has locked it.
+    """Return whether no process has locked this file.
 
     Raises:
         FileNotFoundError: the file does not exist, because its folder is new or does not belong to this plugin.
