@@ -14,10 +14,10 @@ from broker.replica.cluster_view import ClusterView
 from metadata.image.internal_topics import is_internal
 
 REGEXES_MAX: Final = 1_000
-"""Regular expressions whose topics are cached.  Beyond this number, the least recently used one is dropped."""
+"""Maximum number of regular expressions whose topics are cached.  The least recently used one is dropped first."""
 
 REGEX_MEMORY_MAX_BYTES: Final = 1 << 20
-"""Bytes of memory of one compiled regular expression.  An expression that needs more is refused as invalid."""
+"""Maximum memory of one compiled regular expression, in bytes.  An expression that needs more is refused as invalid."""
 
 
 class _Matched(NamedTuple):

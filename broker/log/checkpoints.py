@@ -1,7 +1,8 @@
 """Writes the states of logs to their directory's facts (see `manager`), and makes changes that facts must record first.
 
 Facts change before files below the recovery point are deleted.  So below that point, each segment that the facts name
-exists, and any other segment is a leftover.  A checkpoint is written only after its contents are durable.
+exists, and any other segment is a leftover.  A checkpoint is written only after all records below its
+recovery point are durable.
 """
 
 from __future__ import annotations

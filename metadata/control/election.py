@@ -207,7 +207,7 @@ def departures(
     concerned: whether a replica of the broker leaves.  By default, all leave.
     lost: whether a replica no longer holds the data.  It then also leaves the ELR, and leaves an ISR even as the last
     member.
-    The cause of each change is the record at the image's end.
+    The cause of each change is the next record after the image, at offset `image.end_offset`.
     """
     return list(islice(_departures(image, broker_id, reason, concerned, lost), RECORDS_PER_BATCH_MAX + 1))
 

@@ -7,12 +7,12 @@ effects, in order.
 The core consists of parts that share one `CoreState`.  A part may use other parts, but no two parts use each other.
 Instead, a part leaves a decision in the state or returns it, and `RaftCore` passes it on.
 
-    part            for                                                          uses, beside the state
+    part            for                                                          uses, besides the state
     Timeouts        back-offs and deadlines
     Contacts        live replicas, and contact with a majority
     LeaderHistory   past leaders, and those that led only briefly
     Transitions     the roles and the legal transitions between them             Timeouts, LeaderHistory
-    VoterAddresses  voters that have moved, while no leader can record it
+    VoterAddresses  newer addresses of voters, while no leader can record them
     Elections       adopted epochs, votes, resigning                             VoterAddresses and the four above it
     LeaderSearch    requests to other nodes for the leader                       Timeouts
     Founding        how an empty disk founds or joins a cluster                  Transitions, LeaderSearch, Contacts,
@@ -28,9 +28,10 @@ Instead, a part leaves a decision in the state or returns it, and `RaftCore` pas
     Status          the answer to DescribeQuorum                                 LeaderHistory, Contacts, Handovers,
                                                                                  VoterAddresses
 
-Every step ends in the same way: requests that are due are sent, parked fetches with something to send are answered, a
-higher watermark is reported to the shell, the step's write is put before its other effects, and the invariants are
-checked.  An AssertionError is a bug in this package or its shell; nothing that a peer sends can cause one."""
+Every step ends in the same way: requests that are due are sent, parked fetches are answered if there is something to
+send, a higher watermark is reported to the shell, the step's write is put before its other effects, and the invariants
+are checked.  A node that cannot take part (`refused`) omits the first two.  An AssertionError is a bug in this package
+or its shell; nothing that a peer sends can cause one."""
 
 from __future__ import annotations
 
@@ -122,7 +123,7 @@ from quorum.core.types import Election, LogEnd, ReplicaKey, StoredQuorum
 from quorum.core.voters import VoterHistory
 
 IDLE_TICK_MS = 10_000
-"""Maximum time between two ticks, even if nothing is due."""
+"""Maximum time from the last step to the next tick, even if nothing is due."""
 STRANGERS_MAX = 100
 """Maximum number of addresses that are reported because another cluster answers there."""
 
@@ -305,7 +306,7 @@ class RaftCore:
         if isinstance(state.role, Leader):
             self._replication.commit(state.role)
 
-    # Replies.  A pending request takes only the reply to its latest request, and none after a change of role.
+    # Replies.  A `PendingRequest` accepts only the reply to its call in flight, and no reply after a change of role.
 
     def _pending_of(self, call: Call) -> PendingRequest | None:
         state = self._state
@@ -359,7 +360,10 @@ class RaftCore:
         return None
 
     def _note_stranger(self, address: str, cluster_id: str | None) -> None:
-        """Report once that another cluster answers at an address of this one; a person must decide which is right."""
+        """Report, once for each address, that another cluster answers there.
+
+        An operator must decide to which of the two clusters the address belongs.
+        """
         state = self._state
         if address in self._strangers or len(self._strangers) >= STRANGERS_MAX:
             return
@@ -474,7 +478,7 @@ class RaftCore:
         return times
 
     def _pursue(self, now_ms: int) -> None:
-        """Send the requests that are due, and answer the parked fetches with something to send."""
+        """Send the requests that are due, and answer the parked fetches for which there is something to send."""
         state = self._state
         if state.newborn is not None:
             return self._founding.introduce(state.newborn, now_ms)
@@ -578,8 +582,8 @@ class RaftCore:
 
     @property
     def target_problem(self) -> str | None:
-        """Return why this leader's last step towards the target was refused; None if it was not, or if another node
-        leads."""
+        """Return why this leader's last step towards the target was refused; None if it was not, or if this node does
+        not lead."""
         return self._state.role.target_problem if isinstance(self._state.role, Leader) else None
 
     def address_of(self, node_id: int) -> str | None:

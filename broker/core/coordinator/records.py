@@ -138,7 +138,7 @@ def split_offset_key(key: bytes) -> tuple[bytes, bytes] | None:
 
 
 def offset_key(group: bytes, rest: bytes) -> bytes:
-    """Return the key that `split_offset_key` splits."""
+    """Return the key, in version 1, that has these parts (see `split_offset_key`)."""
     return b"\0\1" + len(group).to_bytes(2, "big") + group + rest
 
 

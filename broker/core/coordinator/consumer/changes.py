@@ -1,7 +1,7 @@
 """Changes of a consumer group: its members, its subscriptions, its epoch and its target.
 
-Each function appends records, which change the group as they are appended.  A step is one batch of the log, so a group
-is never seen between two records of a change.
+A change appends records, and each record changes the group when it is appended.  A step is one batch of the log, so a
+group is never seen between two records of a change.
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ def settle(
     reason: RebalanceReason = RebalanceReason.OTHER,
     member: MemberName | None = None,
 ) -> None:
-    """Begin the next epoch if the subscriptions or the topics of the group have changed.  Compute a target that is due.
+    """Begin the next epoch if the members, their subscriptions or their topics have changed.
+
+    Compute the target if it is due.
 
     has_changed: the members or their subscriptions have changed.
     cause: the cause as a clause for people.  reason: the cause in one word.
@@ -170,7 +172,7 @@ def settle(
 
 
 def refresh(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> None:
-    """Begin the next epoch if the topics have changed since the last comparison.  Compute a target that is due."""
+    """Begin the next epoch if the topics have changed since the last comparison.  Compute the target if it is due."""
     if group.is_outdated and group.members:
         cause = "the subscribed topics or their partitions changed"
         settle(turn, group, topics, cause, None, has_changed=False, reason=RebalanceReason.PARTITIONS_CHANGED)

@@ -136,7 +136,10 @@ def heartbeat(
 
 
 def _interval_ms(turn: Turn, group: ConsumerGroup, request: ConsumerHeartbeat) -> int:
-    """Return the time until the next heartbeat.  A member that joins asks again when the group's next target is due."""
+    """Return the time until the member's next heartbeat.
+
+    A member that joins sends it, at the latest, when the group's next target is due.
+    """
     interval_ms = turn.consumer_limits(group.name).heartbeat_interval_ms
     if request.epoch != JOINING or group.assign_at_ms is None:
         return interval_ms
