@@ -1,5 +1,7 @@
-"""D1 and D2: data that a broker reported as durable exists after a crash, and only replicas whose bytes have changed
-count as damaged.
+"""Checks the disks of brokers after a crash (D1), and the errors that report damage (D2).
+
+D1: data that a broker reported as durable exists after a crash, and only replicas whose bytes have changed count as
+damaged.  D2: an error that reports damage names the replica's files.
 
 When a broker's process ends, the watch stores the durable end of each of its logs.
 """
@@ -20,7 +22,8 @@ class DiskWatch:
         self._durable: dict[int, dict[LogKey, tuple[int, UUID]]] = {}
         """By broker and log: the durable end, and the directory that holds it."""
         self._lost: dict[tuple[int, LogKey], int] = {}
-        """Ends of records that were durable on lost disks.  Leaders may count them until they learn of the loss."""
+        """Ends of the records that were lost with a disk, by the restoration of a disk from a backup, or by an
+        unclean stop with write.caching.  Leaders may count these records until they learn of the loss."""
         self._crashed: set[UUID] = set()
         evidence.metadata.has_crashed = self._crashed.__contains__
 
@@ -106,7 +109,7 @@ class DiskWatch:
         return None if kept is None or self._evidence.is_caching(key) else kept[0]
 
     def lost_end(self, node_id: int, key: LogKey) -> int:
-        """Return the end of the records that were durable on a lost disk of this broker; 0 if there are none."""
+        """Return the end of the lost records of this replica (see `_lost`); 0 if there are none."""
         return self._lost.get((node_id, key), 0)
 
     def _durable_in(self, node_id: int, key: LogKey, log: PartitionLog) -> int:

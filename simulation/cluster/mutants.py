@@ -525,7 +525,7 @@ def _reads_checksums_only() -> list[Any]:
 
 @_mutant("a damaged replica is silently replaced by an empty one")
 def _damage_is_dropped() -> list[Any]:
-    """An error while a log is recovered is treated as an empty folder."""
+    """A log that is found to be damaged, at the start or later, is treated as an empty folder."""
 
     def offline(self: LogManager, directory: LogDirectory, key: Any, folder: str, error: Any) -> None:
         self._adopt(PartitionLog(directory.disk, key, "damaged", folder, LogConfig(), empty_state(), self._recent))

@@ -72,7 +72,7 @@ class World:
 
         directories: data directories of each broker.  settings: fields of every `NodeConfig`.
 
-        torn: power failures randomly keep some data that was not durable.  traced: the lines of the trace are kept.
+        torn: power failures randomly keep some data that was not durable.  traced: keep the last lines of the trace.
         """
         self.loop = SimulatedLoop()
         self.random = Random(seed)

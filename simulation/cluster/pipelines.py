@@ -1,10 +1,10 @@
 """Idempotent producers with several batches of each partition in flight, like the producers of other clients.
 
-Theory of operation.  Each partition has two lanes, and each lane runs one producer after another.  A producer numbers
-its batches, and sends them over the connection to the leader without waiting for answers, until `ClusterPlan.in_flight`
-batches are unanswered.  The leader answers in order.  After a retriable error, the producer sends nothing more until
-the later batches are answered as well.  Then it looks up the leader, and sends all batches that are not acknowledged
-again, in their order and with their sequences.
+Theory of operation.  The first partitions of each topic have two lanes each, and a lane runs one producer after
+another.  A producer numbers its batches, and sends them over the connection to the leader without waiting for answers,
+until `ClusterPlan.in_flight` batches are unanswered.  The leader answers in order.  After a retriable error, the
+producer sends nothing more until the later batches are answered as well.  Then it looks up the leader, and resends all
+batches that are not acknowledged, in their order and with their sequences.
 
 All lanes share the connection to a broker.  So the refusal of a producer's first batch waits for the answers to batches
 of other lanes, and meanwhile the producer sends its next batches.  If a producer breaks the connection because an

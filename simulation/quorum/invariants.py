@@ -1,10 +1,11 @@
 """The invariants of the quorum, checked for all nodes of a run at every step of every core.
 
 Theory of operation.  The watch sees the effects of each core, each write that becomes durable on a disk, each message
-that leaves or arrives, and each acknowledgement to a client.  Its comparisons take constant time.  No log is ever
-compared as a whole.  Instead the watch checks that batches with equal (offset, epoch) are equal and follow batches of
-equal epochs; by induction, all logs then match.  A violated invariant raises `Violation`, which the product never
-catches.  The run ends there, and the message names the invariant (docs/simulator.md lists I1 and so on).
+that is sent, each request that arrives, and each acknowledgement to a client.  It never compares two logs as a whole.
+Instead it checks that batches with equal (offset, epoch) are equal and follow batches of equal epochs; by induction,
+all logs then match.  Only the log of a new leader is compared with all committed batches (I7).  A violated invariant
+raises `Violation`, which the product never catches.  The run ends there, and the message names the invariant
+(docs/simulator.md lists I1 and so on).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ A leader notices a voter without contact within 2.5 fetch timeouts by its own cl
 This is at most 5 fetch timeouts of true time.  One more is for messages in transit.
 """
 MARK = re.compile(rb"<(\d+)>")
-"""Marks the operations of clients in a payload."""
+"""Matches the number of a client's operation in a payload."""
 
 
 @dataclass(eq=False)
@@ -67,7 +68,7 @@ class Run:
     node_id: int
     core: RaftCore
     log: list[Batch]
-    voters: list[Batch]  # the batches of `log` with a voter set; the last one is in force
+    voters: list[Batch]  # voter sets of the snapshot before `log`, if any, and of `log`; the last is in force
     role: Role | None = None
     watermark: int = 0
     confirmed: int = 0  # how many batches of `log` were compared with the committed ones
@@ -75,7 +76,7 @@ class Run:
     led: int = 0  # the last epoch that it led
     ended: int = 0  # the last epoch whose leader has reported to this node that it resigned
     since_ms: int = 0  # when it began to lead
-    fetched_ms: dict[ReplicaKey, int] = field(default_factory=dict)  # in this leadership
+    fetched_ms: dict[ReplicaKey, int] = field(default_factory=dict)  # when each replica last fetched in this leadership
     asked: dict[int, int] = field(default_factory=dict)  # by call of a read: the committed end at its start
     ticks: int = 0
     applied: int = 0
@@ -138,7 +139,7 @@ class DurableDisk:
 
 
 class Watch:
-    """All invariants of one run of the simulation."""
+    """All invariants of one run of the simulation, for one generation of the quorum."""
 
     def __init__(self, fetch_timeout_ms: int, time_s: Callable[[], float]) -> None:
         self.seen: Counter[str] = Counter()  # how often rare events occurred
@@ -165,7 +166,7 @@ class Watch:
     # Disks and processes
 
     def disk(self, node_id: int, directory_id: UUID) -> DurableDisk:
-        """Return the node's current disk, and remember it by this directory id."""
+        """Return the disk with this directory id, and note that it is the node's current disk."""
         key = ReplicaKey(node_id, directory_id)
         self._key_of[node_id] = key
         self._disk_of[node_id] = self._disks.setdefault(key, DurableDisk(node_id))

@@ -1,4 +1,4 @@
-"""Plays a plan on a quorum: nodes and clients run, faults begin and end, then all invariants are checked."""
+"""Plays a plan on a quorum: nodes and clients run, faults begin and end, then the quorum must recover."""
 
 from __future__ import annotations
 
