@@ -46,7 +46,7 @@ class ExplainGroupsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedMember:
-    """All names of a member.  at: the wall-clock time of its join in ms, or -1."""
+    """All names of a member.  at: in `last_joined`, the wall-clock time of its join in ms; elsewhere -1."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
