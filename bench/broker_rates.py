@@ -1,7 +1,7 @@
 """Produce and consume through one standalone broker with an unmodified librdkafka client (confluent-kafka).
 
-acks=all, idempotent, every acknowledged record fsynced.  The checksum covers every value read, so that a faster but
-wrong result is detected.  Client and broker share the machine.
+The producer is idempotent and uses acks=all, and each acknowledged record is fsynced.  The checksum covers every value
+read, so that a faster but wrong result is detected.  Client and broker share the machine.
 """
 
 from __future__ import annotations

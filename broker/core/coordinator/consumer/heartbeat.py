@@ -117,7 +117,7 @@ def heartbeat(
     revoking = member.current.revoking
     has_changed = changes.advance(turn, group, member, request.owned, topics)
     if not member.current.revoking or member.current.revoking != revoking:
-        member.rejoin_by_ms = None  # for other partitions, the timeout begins now
+        member.rejoin_by_ms = None  # the timeout ends, or restarts below for other partitions
     if member.current.revoking:
         group.expect(member, turn.now_ms)
     group.renew(member, turn.now_ms, turn.consumer_limits(group.name).session_timeout_ms)
