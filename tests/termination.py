@@ -10,7 +10,7 @@ from types import FrameType
 def end_in_order_on_sigterm() -> None:
     """Let SIGTERM raise SystemExit in the main thread, so that its context managers and `finally` blocks run.
 
-    Further signals do not interrupt them.  A clean-up that hangs must be ended with SIGINT or SIGKILL.
+    Further SIGTERMs do not interrupt them.  A clean-up that hangs must be ended with SIGINT or SIGKILL.
     """
     signal.signal(signal.SIGTERM, _end)
 

@@ -55,7 +55,7 @@ def test_each_row_that_does_not_pass_has_a_reason(outcome: Outcome) -> None:
     assert page.reason(outcome), outcome.detail
 
 
-def test_no_lock_file_names_a_registry() -> None:
+def test_no_lock_file_has_resolved_addresses() -> None:
     locks = [path for path in SOURCES.rglob("*") if path.name in ("package-lock.json", "go.sum", "Cargo.lock")]
     for path in locks:
         assert '"resolved"' not in path.read_text(), path

@@ -62,7 +62,7 @@ class RealStores:
         return SqliteQuorumStore(self._folder / name, Sources.real())
 
     async def crash(self, store: QuorumStore) -> None:
-        """Simulate a kill: restore the files after the orderly close as they were before."""
+        """Simulate a kill: copy the files, close the store, and put the copies in the place of its files."""
         assert isinstance(store, SqliteQuorumStore)
         kept = store.directory + ".crashed"
         shutil.copytree(store.directory, kept)

@@ -1,7 +1,7 @@
 """`python -m tests.fuzz.offset_format [--seconds S] [--seed N]`: keys and values of committed offsets.
 
-They are mutated under sanitizers.  Ends with 1 and the sanitizer's report at the first bad access.  The tests run a
-short round of it.
+The command mutates them under sanitizers.  At the first bad access, it prints the sanitizer's report and ends with
+status 1.  The tests run the harness with few rounds.
 """
 
 from __future__ import annotations

@@ -694,7 +694,7 @@ MUTANTS = (
         " and value.producer_epoch == epoch\n",
         "\n",
         (
-            "tests/unit/broker/core/coordinator/test_transaction_outcomes.py::test_the_next_transaction_does_not_end_the_one_before",
+            "tests/unit/broker/core/coordinator/test_transaction_outcomes.py::test_a_transaction_before_the_current_one_is_not_open",
         ),
     ),
 )

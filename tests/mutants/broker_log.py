@@ -136,7 +136,7 @@ MUTANTS = (
         UPKEEP,
         "start_offset = min(marks.start_offset, marks.written_start_offset)",
         "start_offset = marks.start_offset",
-        (f"{DURABILITY_TESTS}::test_a_segment_is_deleted_only_after_its_facts",),
+        (f"{DURABILITY_TESTS}::test_a_segment_is_deleted_only_once_the_new_log_start_is_stored",),
     ),
     Mutant(
         "a watermark is written down before it is durable",

@@ -328,7 +328,7 @@ MUTANTS = (
         REPLICA,
         "        self._context.events.role_changed(self)\n        if self.leader",
         "        if self.leader",
-        (f"{FETCHER_TESTS}::test_a_reply_to_a_replica_that_has_become_leader_changes_nothing",),
+        (f"{FETCHER_TESTS}::test_a_replica_that_becomes_leader_leaves_its_fetcher",),
     ),
     Mutant(
         "an append does not wake the followers' fetches",
@@ -539,14 +539,14 @@ MUTANTS = (
         FETCHER,
         "                self._refusals.pop(key, None)\n                if partition_log.end_offset < watermark",
         "                if partition_log.end_offset < watermark",
-        (f"{FETCHER_TESTS}::test_repeated_refusals_of_batches_wait_longer",),
+        (f"{FETCHER_TESTS}::test_repeated_refusals_of_batches_use_one_back_off",),
     ),
     Mutant(
         "a refused batch ends the back-off of refused ones",
         FETCHER,
         "                if len(records):\n",
         "                self._refusals.pop(key, None)\n                if len(records):\n",
-        (f"{FETCHER_TESTS}::test_repeated_refusals_of_batches_wait_longer",),
+        (f"{FETCHER_TESTS}::test_repeated_refusals_of_batches_use_one_back_off",),
     ),
     Mutant(
         "a deletion waits forever for a start that retention moved",

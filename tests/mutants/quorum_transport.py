@@ -18,7 +18,7 @@ MUTANTS = (
         TRANSPORT,
         "kind = Sender.NODE if rpc.service is Service.QUORUM else rpc.sender",
         "kind = Sender.CLIENT",
-        (f"{TRANSPORT_TESTS}::test_requests_of_clients_never_displace_those_of_brokers_and_of_the_quorum",),
+        (f"{TRANSPORT_TESTS}::test_requests_of_clients_never_block_requests_of_brokers_or_the_quorum",),
     ),
     Mutant(
         "a call ends before its own deadline, without a named outcome",
@@ -39,7 +39,7 @@ MUTANTS = (
         STREAM,
         "self._unknown_until = asyncio.get_running_loop().time() + UNKNOWN_S",
         "self._unknown_until = asyncio.get_running_loop().time()",
-        (f"{TRANSPORT_TESTS}::test_a_node_of_an_older_release_gets_calls",),
+        (f"{TRANSPORT_TESTS}::test_a_node_of_an_older_release_gets_each_fetch_as_a_call",),
     ),
     Mutant(
         "a stream that has ended is used again",

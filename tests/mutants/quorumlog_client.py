@@ -283,7 +283,7 @@ MUTANTS = (
         "quorumlog/client/broker_calls.py",
         "                changes.unsure.update(pending)\n",
         "",
-        (f"{ADMIN_TESTS}::test_a_deletion_whose_answer_was_lost_is_done",),
+        (f"{ADMIN_TESTS}::test_a_deletion_whose_answer_was_lost_succeeds",),
     ),
     Mutant(
         "a transaction that failed is committed",
@@ -472,21 +472,21 @@ MUTANTS = (
         "quorumlog/client/share_groups.py",
         "lag if lag >= 0 else None",
         "lag",
-        (f"{SHARE_TESTS}::test_an_error_an_unread_partition_and_an_old_broker_have_no_figures",),
+        (f"{SHARE_TESTS}::test_unknown_starts_and_lags_are_none",),
     ),
     Mutant(
         "a share partition that nobody has read starts at -1",
         "quorumlog/client/share_groups.py",
         "if answer.start_offset < 0:",
         "if False:",
-        (f"{SHARE_TESTS}::test_share_offsets_have_starts_lags_and_problems",),
+        (f"{SHARE_TESTS}::test_share_offsets_have_starts_and_lags",),
     ),
     Mutant(
         "the repeated deletion of a share group's offsets is refused",
         "quorumlog/client/share_groups.py",
         "if code not in (KafkaCode.NONE, KafkaCode.UNKNOWN_TOPIC_OR_PARTITION)",
         "if code != KafkaCode.NONE",
-        (f"{SHARE_TESTS}::test_offsets_are_deleted_once_and_a_repetition_is_no_refusal",),
+        (f"{SHARE_TESTS}::test_a_repeated_deletion_of_offsets_succeeds",),
     ),
     Mutant(
         "a share group that is deleted between list and lag fails the lag of all groups",

@@ -1,4 +1,4 @@
-"""Any batches in any codec: recompression keeps every record, and damaged bodies are refused, never a surprise."""
+"""Any batches in any codec: recompression keeps every record, and refuses each damaged body that the check refuses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Failures of other systems that need whole nodes, named after their number in docs/known_failures.md.
+"""Failures of other systems whose tests need whole nodes, and failures of this system.
 
-The last test has failures of this system: seeds of the cluster simulation, reduced to the faults that matter.  Each has
-a unit test as well, because a seed means something else once the plans change.
+The names of the tests begin with the numbers of the failures in docs/known_failures.md.  The last test has the failures
+of this system: seeds of the cluster simulation, reduced to the faults that matter.  Each has a unit test as well,
+because a seed means something else once the plans change.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ async def ask_to_create(host: Host, name: str, timeout_ms: int = 8_000) -> str:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_k2_a_controller_whose_disk_hangs_is_replaced_and_acknowledges_nothing(seed: int) -> None:
+def test_k2_a_controller_whose_disk_hangs_is_replaced_and_acknowledges_nothing_that_is_lost(seed: int) -> None:
     """etcd 13527: the timers run although no write ends, and no client sees acknowledgements of two leaders."""
     world = World(seed)
 

@@ -1,8 +1,8 @@
-"""The Spark process of a kill run: two streaming queries of one topic, which commands on standard input control.
+"""The Spark process of a kill run: two streaming queries of one topic, controlled by commands on standard input.
 
-`restart` stops both queries and starts them again from their checkpoints.  `finish` lets them read everything, and
-writes the contents of the table to one file.  Otherwise this process runs until it is killed.  Each start of a query
-notes the batch that Spark will repeat, since only its rows may be duplicated.
+`restart` stops both queries and starts them again from their checkpoints.  `finish` lets them read everything, writes
+the contents of the table to one file, and ends this process.  If a query fails or standard input ends, the process ends
+with status 1.  Each start of a query notes the batch that Spark will repeat, since only its rows may be duplicated.
 
 Spark ends a query when the machine is so busy that a Python worker does not start within 10 s.  Like an operator, this
 process then starts both queries again; `kill_run` reports how often.

@@ -97,7 +97,7 @@ EXPECTED = {"count": ROWS, "sum": ROWS * (ROWS - 1) // 2, "streamed": ROWS}
 
 
 @pytest.mark.timeout(700)
-def test_a_standalone_cluster_with_two_workers(cluster: ThreadedBrokers, tmp_path: Path) -> None:
+def test_a_standalone_cluster_runs_the_job_on_two_executors(cluster: ThreadedBrokers, tmp_path: Path) -> None:
     """Spark's standalone master and its workers run inside the driver's JVM, and the two executors in their own."""
     found = run_job("local-cluster[2,1,600]", cluster, tmp_path)
     refused = found.pop("refused")
@@ -107,8 +107,10 @@ def test_a_standalone_cluster_with_two_workers(cluster: ThreadedBrokers, tmp_pat
 
 
 @pytest.mark.timeout(700)
-@pytest.mark.skipif(not CONNECT_PACKAGES.is_dir(), reason="CONTRIBUTING.md says how to install its client")
-def test_spark_connect(cluster: ThreadedBrokers, tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    not CONNECT_PACKAGES.is_dir(), reason="CONTRIBUTING.md explains how to install the client of Spark Connect"
+)
+def test_spark_connect_runs_the_job(cluster: ThreadedBrokers, tmp_path: Path) -> None:
     settings = {
         "spark.connect.grpc.binding.port": "0",
         "spark.connect.grpc.binding.address": "127.0.0.1",

@@ -1,4 +1,4 @@
-"""A short kill run with each kind of kill once; `python -m tests.spark.kill_run` is the long one."""
+"""A short kill run with three faults, and the checker of its results; `python -m tests.spark.kill_run` runs longer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.spark.kill_run import Pauses, prepared
 
 FORGETFUL = "kill Spark, which forgets its last commit"
 SHORT = Pauses(settle=(0.5, 1.0), down=(0.0, 1.0), suspended=(7.0, 7.0))
-"""Suspended for longer than a broker's session, so that other brokers lead."""
+"""A suspension is longer than a broker's session, so other brokers are elected."""
 
 ROWS: dict[Row, str] = {(0, 0): "a", (0, 1): "b", (1, 0): "c"}
 

@@ -106,7 +106,7 @@ def test_every_column_round_trips(spark: SparkSession, cluster: ThreadedBrokers)
     assert found == {
         ("a", 1, 0): (b"k", b"v1", [("h", b"1"), ("h", None)], 0),
         ("a", 0, 0): (None, b"v2", None, 0),
-        ("a", 0, 1): (b"", None, None, 0),  # as in Spark's own source: no headers are NULL
+        ("a", 0, 1): (b"", None, None, 0),  # as in Spark's own source, a record without headers has NULL
         ("b", 0, 0): (b"k", b"", [("\u00e9", b"")], 0),
     }
     assert frame.filter("timestamp > current_timestamp() - interval 1 hour").count() == 4
@@ -126,7 +126,7 @@ def test_a_frame_that_was_read_can_be_written(spark: SparkSession, cluster: Thre
     assert [[int(one.value or b"") for one in log] for log in logged(cluster, "copy", 2)] == [[1, 2], [3]]
 
 
-def test_offsets_times_and_task_sizes(spark: SparkSession, cluster: ThreadedBrokers) -> None:
+def test_options_choose_offsets_times_and_task_sizes(spark: SparkSession, cluster: ThreadedBrokers) -> None:
     cluster.run(cluster.brokers.create("t", [1, 2]))
     cluster.run(cluster.brokers.fill("t", 0, *[batch(n, n + 1) for n in range(0, 100, 2)]))
     cluster.run(cluster.brokers.fill("t", 1, batch(500, 501, codec=Codec.ZSTD), batch(502, codec=Codec.SNAPPY)))
@@ -258,7 +258,7 @@ def test_overwriting_is_refused(spark: SparkSession, cluster: ThreadedBrokers) -
 
 
 def last_line(error: PySparkException) -> str:
-    """Return the last line of the traceback that Spark shows: the error's class, without its module, and message."""
+    """Return the last line of the traceback that Spark shows: the error's class without its module, and its message."""
     traceback, _, _ = str(error).partition(" SQLSTATE: ")
     return traceback.strip().splitlines()[-1].removeprefix("pyspark_quorumlog.options.")
 
@@ -293,7 +293,7 @@ def test_invalid_positions_are_named_in_the_last_line(
     assert last_line(refused.value) == expected
 
 
-def test_columns_that_are_left_out_are_missing(spark: SparkSession, cluster: ThreadedBrokers) -> None:
+def test_only_the_chosen_columns_are_read(spark: SparkSession, cluster: ThreadedBrokers) -> None:
     cluster.run(cluster.brokers.create("t", [1]))
     cluster.run(cluster.brokers.fill("t", 0, batch(5, 6)))
     frame = reader(spark, cluster, columns="offset, Value")

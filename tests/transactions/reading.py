@@ -13,7 +13,10 @@ TIMEOUT_S = 60.0
 
 
 def contents(bootstrap: str, topic: str, partitions: int, *, committed: bool = True) -> list[Seen]:
-    """Return the records of a topic, in the order of each partition.  committed: only of committed transactions."""
+    """Return the records of a topic, in the order of each partition.
+
+    committed: omit the records of aborted transactions, and all records from the first open transaction on.
+    """
     level = "read_committed" if committed else "read_uncommitted"
     settings = {"bootstrap.servers": bootstrap, "group.id": "check", "isolation.level": level}
     consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.partition.eof": True})

@@ -28,7 +28,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 async def leader(cluster: Cluster) -> Broker:
-    """Leads `t`, of four partitions, with three batches of one record in partition 0."""
+    """The leader of all four partitions of `t`, with three batches of one record in partition 0."""
     topic_id = cluster.controller.create("t", *[(1,)] * COUNT)
     broker = cluster[1]
     await cluster.until(lambda: all(broker.table.find(topic_id, index) for index in range(COUNT)), "hosted")
@@ -78,7 +78,7 @@ async def test_a_session_sends_only_changes(leader: Broker) -> None:
     assert (await leader.replicas.fetch(ask(session_epoch=1, **session))).results == ()
     await write(leader, 1, b"x")
     assert shown(await leader.replicas.fetch(ask(session_epoch=2, **session))) == {1: (0, True)}
-    # It has not acknowledged that, so it gets it again.
+    # The consumer has not acknowledged the record, so it gets the record again.
     assert shown(await leader.replicas.fetch(ask(session_epoch=3, **session))) == {1: (0, True)}
     assert (await leader.replicas.fetch(ask((1, 1), session_epoch=4, **session))).results == ()
     await write(leader, 2, b"y")
@@ -171,8 +171,8 @@ async def test_the_number_of_concurrent_searches_by_time_is_limited(
     most = leader.context.limits.time_lookups
     asked = [asyncio.create_task(leader.replicas.list_offset("t", 0, 1_000)) for _ in range(most + 2)]
     await cluster.until(lambda: len(running) == most, "some run")
-    asked[0].cancel()  # it runs: its turn ends only with its work
-    asked[-1].cancel()  # it waits
+    asked[0].cancel()  # this search is running, and continues after the cancel
+    asked[-1].cancel()  # this search is waiting
     await asyncio.wait({asked[0], asked[-1]})
     await asyncio.sleep(0)
     assert len(running) == most

@@ -111,12 +111,14 @@ async def test_order_is_kept_between_batches_checked_in_a_thread_and_others(clie
         assert (KafkaCode(int(answer.error_code)), answer.base_offset) == (KafkaCode.NONE, sequence)
 
 
-async def test_topic_without_validation_appends_compressed_batches_unopened(client: RawClient) -> None:
+async def test_a_topic_without_validation_appends_compressed_batches_unopened(client: RawClient) -> None:
     topic = await make_topic(client, **{"compression.validation.enable": "false"})
     bad = body_of(record(5), record(9))
     assert (await client.produce(topic, 0, sealed(bad, 2, Codec.LZ4))).base_offset == 0
     answer = await client.produce(topic, 0, sealed(bad, 2))
-    assert KafkaCode(int(answer.error_code)) is KafkaCode.INVALID_RECORD, "without compression always"
+    assert KafkaCode(int(answer.error_code)) is KafkaCode.INVALID_RECORD, (
+        "records without compression are always checked"
+    )
 
 
 async def test_acks_0_with_bad_records_closes_the_connection(standalone: Standalone, client: RawClient) -> None:

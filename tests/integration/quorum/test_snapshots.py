@@ -1,4 +1,4 @@
-"""Snapshots over gRPC and SQLite: a voter that was down, a voter with an empty disk, and a restart of all."""
+"""Snapshots over gRPC and SQLite: a voter that was down, a voter with an empty disk, and a restart of the others."""
 
 from __future__ import annotations
 

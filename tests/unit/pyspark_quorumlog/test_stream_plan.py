@@ -223,6 +223,8 @@ BOUNDS: dict[Partition, Bounds] = {A0: Bounds(2, 9), A1: Bounds(0, 9)}
         ({}, {B0: 0}, [], []),
     ],
 )
-def test_the_ranges_of_a_batch(start: Offsets, end: Offsets, expected: list[OffsetRange], losses: list[str]) -> None:
+def test_a_batch_reads_the_ranges_that_exist_and_reports_losses(
+    start: Offsets, end: Offsets, expected: list[OffsetRange], losses: list[str]
+) -> None:
     existing = {one: BOUNDS[one] for one in with_records(start, end) if one in BOUNDS}
     assert ranges_of(start, end, existing) == (expected, losses)

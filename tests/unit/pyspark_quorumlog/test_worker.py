@@ -36,7 +36,7 @@ def test_a_collection_does_not_walk_the_modules() -> None:
     assert walked < 1_000 < 30_000 < frozen
 
 
-def test_garbage_of_the_time_before_is_freed() -> None:
+def test_earlier_garbage_is_freed() -> None:
     garbage = "one = type('Cycle', (), {})(); one.me = one; alive = weakref.ref(one); del one"
     code = f"{IMPORTED}; {garbage}; prepare_worker(); assert alive() is None"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -149,7 +149,7 @@ async def test_an_answer_does_not_count_after_another_batch(place: Place, monkey
     assert place.is_open
 
 
-async def test_a_leader_asks_only_about_transactions_that_are_open_for_long(place: Place, rig: Rig) -> None:
+async def test_a_leader_asks_only_about_transactions_that_have_been_open_for_long(place: Place, rig: Rig) -> None:
     links: Any = place
     place.hanging = HangingTransactions(rig.role.table, NO_GROUPS, links, lambda: 0, CoordinatorLimits())
     await place.look()

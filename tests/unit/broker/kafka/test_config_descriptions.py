@@ -70,7 +70,7 @@ async def test_each_resource_has_its_own_values(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_refusal_stands_between_descriptions(version: int) -> None:
+async def test_a_refusal_keeps_its_place_among_descriptions(version: int) -> None:
     replicas = cluster_with({"a": {}, "b": {}})
     resources = [asked(TOPIC, "a"), asked(TOPIC, "missing"), asked(8, "1"), asked(GROUP, "g"), asked(TOPIC, "b")]
     response = await answer(replicas, version, resources)
@@ -83,7 +83,7 @@ async def test_a_refusal_stands_between_descriptions(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_synonyms_stand_between_descriptions_if_they_are_requested(version: int) -> None:
+async def test_each_config_has_its_synonyms_if_they_are_requested(version: int) -> None:
     replicas = cluster_with({"a": {"segment.ms": "9"}, "b": {}}, segment_ms="60000")
     resources = [asked(TOPIC, name, "segment.ms", "retention.ms") for name in ("a", "b")]
     response = await answer(replicas, version, resources, include_synonyms=True)

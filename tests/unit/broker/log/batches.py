@@ -1,4 +1,4 @@
-"""Record batches for tests, built byte by byte.  Only their checksum is computed by code of the product."""
+"""Record batches for tests, built byte by byte, without code of the product."""
 
 from __future__ import annotations
 

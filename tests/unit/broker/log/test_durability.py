@@ -73,7 +73,7 @@ async def test_the_start_never_passes_the_watermark(rig: Rig) -> None:
     assert log.start_offset == 4
 
 
-async def test_a_segment_is_deleted_only_after_its_facts(rig: Rig) -> None:
+async def test_a_segment_is_deleted_only_once_the_new_log_start_is_stored(rig: Rig) -> None:
     log = rig.create(SMALL)
     for number in range(12):
         record(log, number)

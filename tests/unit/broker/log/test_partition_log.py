@@ -120,7 +120,7 @@ async def test_a_read_returns_whole_batches_within_its_limit(rig: Rig) -> None:
     assert log.read(offset, 1 << 20, offset) == b""
 
 
-async def test_the_size_from_an_offset_on(rig: Rig) -> None:
+async def test_the_size_from_an_offset_on_counts_whole_batches(rig: Rig) -> None:
     log = rig.create()
     assert log.size_from(0) == 0
     batches = fill(log, 60)
@@ -151,7 +151,7 @@ async def test_segments_roll_by_size_and_by_age(rig: Rig) -> None:
     assert [int(path.stem) for path in rig.files(log)] == [segment.base_offset for segment in log.segments]
 
 
-async def test_truncation_at_every_offset(rig: Rig) -> None:
+async def test_a_truncation_keeps_the_whole_batches_below_its_offset(rig: Rig) -> None:
     for offset in range(42):
         key = type(KEY)(KEY.topic_id, offset, 1)
         log = rig.create(key=key)
@@ -199,7 +199,7 @@ async def test_a_flush_of_truncated_records_does_not_count(rig: Rig) -> None:
     assert log.flushed_offset == 2
 
 
-async def test_waits_for_truncated_records_end(rig: Rig) -> None:
+async def test_a_wait_for_a_flush_ends_if_its_records_are_truncated(rig: Rig) -> None:
     log = rig.create()
     append(log, [b"a"])
     await rig.logs.flush_all([log])

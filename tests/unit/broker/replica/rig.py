@@ -1,7 +1,7 @@
 """Broker 1 of a cluster: real logs on real disks, without connections and without background work.
 
-The real controller decisions change the metadata (`rig.cluster`); `learn` makes the broker apply it.  Other brokers'
-fetches come from `fetch`, replies to the broker's own fetches from `reply`.
+The controller's real decisions change the metadata (`rig.cluster`), and so does `alter`; `learn` makes the broker apply
+the metadata.  `fetch` sends a fetch of another broker or of a consumer; `reply` answers a fetch of this broker.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Rig:
     # -- metadata
 
     async def register(self, number: int = 0, **changes: Any) -> None:
-        """Register incarnation `number`, have it unfenced, and apply the metadata up to there."""
+        """Register incarnation `number`, have it unfenced, and apply all existing metadata."""
         assert self.cluster.register(1, number, directory_ids=self.directories, **changes).outcome.ok
         assert not self.cluster.beat(1).fenced
         self.role.follower.activate(self.cluster.epoch(1))

@@ -72,7 +72,7 @@ async def test_batches_that_do_not_continue_the_log_are_skipped(rig: Rig) -> Non
     await rig.create((2, 1))
     await rig.reply(2, make_batch((b"a",), base_offset=5, leader_epoch=0), high_watermark=6)
     assert (rig.log.end_offset, rig.log.high_watermark) == (0, 0)
-    assert rig.target(2) is None, "asked for again after a while"
+    assert rig.target(2) is None, "the partition is fetched again after a pause"
 
 
 async def test_a_refused_replica_reports_its_position_again(rig: Rig) -> None:
@@ -80,14 +80,14 @@ async def test_a_refused_replica_reports_its_position_again(rig: Rig) -> None:
     await rig.create((2, 1))
     await rig.reply(2, error_code=int(KafkaCode.NOT_LEADER_OR_FOLLOWER))
     position = rig.target(2)
-    assert position is None, "asked for again after a while"
+    assert position is None, "the partition is fetched again after a pause"
     fetcher, partition = rig.fetcher(2), rig.hosted().partition
     fetcher._end_delay(partition)  # no request was sent in the meantime
     again = fetcher._session.build()
     assert [(each, one.offset) for each, one in again.targets] == [(partition, 0)]
 
 
-async def test_what_happened_before_the_wait_for_a_reply_ends_it(rig: Rig) -> None:
+async def test_a_wait_for_a_reply_ends_at_once_if_the_reply_or_news_came_before(rig: Rig) -> None:
     """A new position or a reply may come between two waits, and is not announced again."""
     await rig.create((2, 1))
     fetcher = rig.fetcher(2)
@@ -102,7 +102,7 @@ async def test_what_happened_before_the_wait_for_a_reply_ends_it(rig: Rig) -> No
         await fetcher._reply_or_news(reply)
 
 
-async def test_a_reply_to_a_replica_that_has_become_leader_changes_nothing(rig: Rig) -> None:
+async def test_a_replica_that_becomes_leader_leaves_its_fetcher(rig: Rig) -> None:
     await rig.create((2, 1))
     await rig.reply(2, make_batch((b"a",), leader_epoch=0), high_watermark=1)
     fetcher = rig.fetcher(2)
@@ -202,7 +202,7 @@ async def test_a_leader_appends_once_its_truncation_is_durable(rig: Rig, monkeyp
     assert (await rig.produce(b"new")).error_code == KafkaCode.NONE
 
 
-async def test_repeated_refusals_of_batches_wait_longer(rig: Rig) -> None:
+async def test_repeated_refusals_of_batches_use_one_back_off(rig: Rig) -> None:
     await rig.create((2, 1))
     bad = bytearray(make_batch((b"a",), leader_epoch=0))
     bad[-1] ^= 1
@@ -272,7 +272,7 @@ async def test_a_replica_that_gets_another_leader_while_its_log_is_flushed_leave
 async def test_a_directory_that_fails_in_a_flush_takes_no_other_directory_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush does not count for a replica whose move to another directory is being decided."""
+    """The second log stays unflushed: flushes do not count while its move to another directory is being decided."""
     async with running(tmp_path, directories=2) as rig:
         await rig.register()
         await rig.create((2, 1), (2, 1))
@@ -436,7 +436,7 @@ async def test_a_position_at_which_the_log_was_not_truncated_is_reported_again(
 
 
 class Line:
-    """A connection to the leader.  It keeps the requests; the test answers each."""
+    """A connection to the leader.  It queues the requests, and the test answers each of them."""
 
     is_open = True
 
@@ -460,9 +460,9 @@ def nothing_new(session_id: int) -> memoryview:
 async def test_a_broker_that_registers_again_reports_all_its_positions_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A position counts under the broker epoch of its fetch, and an incremental fetch names only what has changed.
+    """A position counts only under the broker epoch of its fetch, and an incremental fetch omits unchanged positions.
 
-    So an idle replica would never join the ISR again.
+    Without a full fetch, an idle replica would never join the ISR again.
     """
     await rig.create((2, 1))
     fetcher, line = rig.fetcher(2), Line()

@@ -140,7 +140,7 @@ def test_a_divergence_in_an_unknown_epoch_truncates_to_the_epoch_before() -> Non
 
 
 @pytest.mark.parametrize("diverging", [LogEnd(1, 3), LogEnd(5, 9), LogEnd(1, -4), LogEnd(-1, 0)])
-def test_a_divergence_that_truncates_nothing_or_everything_is_refused(diverging: LogEnd) -> None:
+def test_a_divergence_truncates_the_log_or_is_refused(diverging: LogEnd) -> None:
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2))))
     (second,) = bench.take(Fetch)
@@ -164,7 +164,7 @@ def test_an_early_empty_reply_delays_the_next_fetch() -> None:
 
 
 def test_fetch_timers_spread() -> None:
-    """Each reply draws the deadline again, over a quarter of the timeout, so that candidates do not appear together."""
+    """Each deadline has a random part of up to a quarter of the timeout, so that candidates do not appear together."""
     drawn = set()
     for seed in range(40):
         bench = Bench(seed=seed)
@@ -327,7 +327,7 @@ def test_a_follower_learns_of_a_new_leader() -> None:
     assert bench.disk.state.election == Election(3, 3)
 
 
-def test_the_same_leader_at_another_address() -> None:
+def test_a_follower_fetches_from_the_new_address_of_its_leader() -> None:
     bench, fetch = following()
     moved = replace(LED_BY_2, leader_address="moved:1")
     answer = DescribeQuorumReply(ErrorCode.NONE, moved, key(3), 0, 0, False, (), (), None, None, None)
@@ -355,7 +355,7 @@ def test_a_reply_from_another_cluster_changes_nothing() -> None:
 
 
 def test_k19605_an_idle_node_hardly_ticks() -> None:
-    """The node is disconnected for ten minutes: none of its timers may become a loop."""
+    """The node is disconnected for ten minutes: none of its timers may become a busy loop."""
     bench, _ = following()
     ticks = 0
     while bench.now_ms < 600_000:
@@ -401,7 +401,7 @@ def test_the_epoch_comes_from_a_log_that_is_ahead_of_the_state() -> None:
     assert (core.epoch, core.role.role) == (7, Role.UNATTACHED)
 
 
-def test_a_voter_list_without_itself_or_with_one_id_twice() -> None:
+def test_a_voter_list_without_this_node_or_with_one_id_twice_is_refused() -> None:
     for listed in (((2, "n2:1"), (3, "n3:1")), ((1, "n1:1"), (1, "n2:1"))):
         config = RaftConfig(1, "n1:1", initial_voters=listed)
         stored = replace(Bench().disk.load(), log_end=0, epochs=(), controls=())
@@ -411,7 +411,7 @@ def test_a_voter_list_without_itself_or_with_one_id_twice() -> None:
 
 
 def test_votes_are_requested_at_the_address_that_a_voter_reports() -> None:
-    """No leader can record a voter's new address.  If that address does not answer, the one in the log is used."""
+    """Without a leader, a voter's new address is not in the log.  If it does not answer, the one in the log is used."""
     bench = Bench()
     bench.ask(DescribeQuorum(sender(2), "n22:1"))
     bench.ask(DescribeQuorum(sender(3, disk=9), "n33:1"))  # another disk than the voter's

@@ -18,7 +18,7 @@ def index(*epochs: tuple[int, int], end: int = 0, recent: int = 1 << 20) -> LogI
     return LogIndex(0, end, epochs, recent)
 
 
-def test_end_of_epoch() -> None:
+def test_an_epoch_ends_where_the_next_one_begins() -> None:
     log = index((1, 0), (3, 4), (6, 9), end=12)
     assert log.last == LogEnd(6, 12)
     assert log.end_of_epoch(6) == LogEnd(6, 12)
@@ -34,10 +34,10 @@ def test_the_index_stores_epochs_not_batches() -> None:
     for offset in range(1000):
         log.append(batch(offset, 1 + offset // 500), offset)
     assert (log.end_of_epoch(1), log.epoch_at(499), log.epoch_at(500)) == (LogEnd(1, 500), 1, 2)
-    assert len(log._epochs) == 2, "else a log that is not trimmed for long would fill the memory"
+    assert len(log._epochs) == 2, "otherwise the index of a long log would fill the memory"
 
 
-def test_an_empty_log() -> None:
+def test_an_empty_log_has_no_records_and_ends_at_0() -> None:
     log = index()
     assert log.last == LogEnd(0, 0)
     assert log.end_of_epoch(5) == LogEnd(5, 0)
@@ -45,7 +45,10 @@ def test_an_empty_log() -> None:
 
 
 def test_a_truncated_write_acknowledges_nothing_when_it_completes() -> None:
-    """Write 1 appends 0..3, the log is truncated to 1, write 2 appends 1..4: write 1 makes only 0..1 durable."""
+    """Write 1 appends offsets 0 to 2, the log is truncated to 1, and write 2 appends offsets 1 to 3.
+
+    So write 1 makes only offset 0 durable.
+    """
     log = index()
     log.append(batch(0, 1), 1)
     log.append(batch(1, 1, 2), 1)

@@ -1,4 +1,4 @@
-"""The gRPC transport: ports in use, garbage, sizes, health and reflection (reliability_facts §3, rows 1-7, 14)."""
+"""The gRPC transport: ports in use, garbage, sizes, deadlines, connections, health, reflection, and fetch streams."""
 
 from __future__ import annotations
 
@@ -203,7 +203,9 @@ class EndedCall:
 
 
 @pytest.mark.parametrize("failure", [None, UnreachableError("gone"), RuntimeError("broken")])
-async def test_a_call_that_ended_during_a_hold_up_is_dropped(served: Fixture, failure: Exception | None) -> None:
+async def test_a_call_that_ended_while_this_process_was_stalled_is_dropped(
+    served: Fixture, failure: Exception | None
+) -> None:
     async def work() -> None:
         if failure is not None:
             raise failure
@@ -255,7 +257,7 @@ async def test_a_reset_ends_calls_in_progress_as_unreachable(served: Fixture) ->
     await client.close()
 
 
-async def test_channels_are_limited_and_the_oldest_idle_one_is_closed(
+async def test_channels_are_limited_and_the_least_recently_used_idle_one_is_closed(
     served: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grpc_transport, "CHANNELS_MAX", 2)
@@ -291,7 +293,7 @@ async def test_a_connection_with_a_request_in_progress_is_not_closed_for_another
     await creation
 
 
-async def test_requests_of_clients_never_displace_those_of_brokers_and_of_the_quorum(
+async def test_requests_of_clients_never_block_requests_of_brokers_or_the_quorum(
     served: Fixture, client: GrpcTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit that all these clients wait for may need the next fetch."""
@@ -488,7 +490,9 @@ async def test_a_node_that_stops_ends_its_streams_at_once(
     await idle.close()
 
 
-async def test_a_node_of_an_older_release_gets_calls(client: GrpcTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_of_an_older_release_gets_each_fetch_as_a_call(
+    client: GrpcTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
 
     async def fetch(body: bytes, context: Any) -> bytes:

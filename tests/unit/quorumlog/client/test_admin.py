@@ -28,7 +28,7 @@ from tests.unit.quorumlog.client.fake_shares import share_brokers
 
 TIMEOUT_S = 10.0
 ON_2 = "a"
-"""A group that broker 2 of two coordinates."""
+"""A group whose coordinator is broker 2; the cluster has two brokers."""
 
 
 @asynccontextmanager
@@ -84,7 +84,7 @@ async def test_another_broker_is_asked_for_the_controller_if_the_first_one_is_be
         assert kafka.changed_by(Api.CREATE_TOPICS) == [behind, other]
 
 
-async def test_a_cluster_without_a_controller_is_waited_for_until_the_deadline() -> None:
+async def test_a_change_waits_for_a_controller_until_the_deadline() -> None:
     async with setting(timeout_s=0.5) as (kafka, admin):
         kafka.controller = -1
         error = await refusal_of(admin.create_topic("orders"))
@@ -117,7 +117,7 @@ async def test_a_retriable_refusal_of_configs_is_retried() -> None:
 # -- lost answers
 
 
-async def test_a_creation_whose_answer_was_lost_says_that_the_topic_may_be_its_own() -> None:
+async def test_a_creation_whose_answer_was_lost_reports_that_it_may_have_created_the_topic() -> None:
     async with setting() as (kafka, admin):
         kafka.lost = 1
         error = await refusal_of(admin.create_topic("orders"))
@@ -127,7 +127,7 @@ async def test_a_creation_whose_answer_was_lost_says_that_the_topic_may_be_its_o
         assert "no answer" not in error.message
 
 
-async def test_a_deletion_whose_answer_was_lost_is_done() -> None:
+async def test_a_deletion_whose_answer_was_lost_succeeds() -> None:
     async with setting() as (kafka, admin):
         await admin.create_topic("orders")
         kafka.lost = 1
@@ -136,7 +136,7 @@ async def test_a_deletion_whose_answer_was_lost_is_done() -> None:
         assert (await refusal_of(admin.delete_topic("orders"))).code == "UNKNOWN_TOPIC_OR_PARTITION"
 
 
-async def test_added_partitions_whose_answer_was_lost_are_done_if_the_topic_has_that_many() -> None:
+async def test_an_addition_of_partitions_whose_answer_was_lost_succeeds_if_the_topic_has_that_many() -> None:
     async with setting() as (kafka, admin):
         await admin.create_topic("orders", 1)
         kafka.lost = 1

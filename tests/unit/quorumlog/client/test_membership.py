@@ -125,7 +125,7 @@ def test_only_the_leader_asks_for_a_rebalance_when_partitions_are_added() -> Non
 
 @pytest.mark.parametrize("counted", [{"t": 5}, {"t": 3}, {}])
 def test_partitions_that_the_leader_counts_itself_cause_no_further_rebalance(counted: dict[str, int]) -> None:
-    """They changed after its last look-up, which comes again much later than the end of this rebalance."""
+    """The partitions changed after the leader's last look-up.  Its next one comes long after this rebalance."""
     leader = Member()
     leader.subscribe(count=4)
     wish = encode_subscription(Subscription(frozenset("t")), "range")
@@ -224,7 +224,7 @@ def test_a_member_that_the_coordinator_does_not_know_loses_its_partitions(code: 
         assert wish == Subscription(frozenset("t"), frozenset(), NO_GENERATION)
 
 
-def test_a_lost_member_ignores_the_end_of_the_revocation_before() -> None:
+def test_a_member_that_lost_its_partitions_ignores_the_end_of_an_earlier_revocation() -> None:
     member = stable()
     revoke = only(member.beaten(refused("REBALANCE_IN_PROGRESS")), m.Revoke)
     member.tick()
@@ -278,7 +278,7 @@ def test_pauses_grow_up_to_their_limit_and_begin_anew_after_success() -> None:
     assert member.core.deadline == pytest.approx(member.now + m.RETRY_FIRST_S)
 
 
-def test_heartbeats_are_regular_and_a_silent_coordinator_is_given_up_after_a_session() -> None:
+def test_heartbeats_are_regular_and_a_coordinator_that_does_not_answer_is_looked_up_again() -> None:
     member = stable()
     assert member.core.deadline == member.now + HEARTBEAT_S
     assert member.tick() == [m.Heartbeat("me", 1)]
@@ -348,7 +348,7 @@ def test_only_dynamic_members_leave(instance_id: str | None, effects: list[m.Eff
 
 
 def test_a_topic_that_is_found_while_the_member_joins_causes_another_rebalance() -> None:
-    """The request to join did not have it, so that nobody would read it."""
+    """The JoinGroup request did not name the topic, so without another rebalance nobody would read it."""
     member = Member()
     member.subscribe()
     assert member.step(m.Subscribe(frozenset("tu"), {"t": 4, "u": 1})) == []

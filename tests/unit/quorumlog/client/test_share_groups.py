@@ -39,7 +39,7 @@ async def each() -> AsyncIterator[Setting]:
         yield Setting(groups, shares, cluster, GroupClient(cluster))
 
 
-async def test_share_offsets_have_starts_lags_and_problems(each: Setting) -> None:
+async def test_share_offsets_have_starts_and_lags(each: Setting) -> None:
     each.shares.join(G)
     each.shares.starts = {0: 1}
     assert await each.client.shares.describe(G, TIMEOUT_S) == {
@@ -50,7 +50,7 @@ async def test_share_offsets_have_starts_lags_and_problems(each: Setting) -> Non
     assert (await each.client.shares.describe(G, TIMEOUT_S))["orders", 0] == ShareOffset(1, None)
 
 
-def test_an_error_an_unread_partition_and_an_old_broker_have_no_figures() -> None:
+def test_unknown_starts_and_lags_are_none() -> None:
     def answer(error_code: int = 0, start_offset: int = 5, **rest: object) -> SimpleNamespace:
         return SimpleNamespace(
             **{"error_code": error_code, "start_offset": start_offset, "error_message": None, **rest}
@@ -92,7 +92,7 @@ async def test_starts_that_a_busy_coordinator_refuses_are_set_again(each: Settin
     assert {key: error.code for key, error in refusals.items()} == {("orders", 1): "POLICY_VIOLATION"}
 
 
-async def test_offsets_are_deleted_once_and_a_repetition_is_no_refusal(each: Setting) -> None:
+async def test_a_repeated_deletion_of_offsets_succeeds(each: Setting) -> None:
     each.shares.join(G)
     with pytest.raises(ClusterError) as refusal:
         await each.client.shares.delete(G, ["orders"], TIMEOUT_S)
@@ -104,7 +104,7 @@ async def test_offsets_are_deleted_once_and_a_repetition_is_no_refusal(each: Set
     assert await each.client.shares.delete(G, ["orders"], TIMEOUT_S) == {}
 
 
-async def test_lags_of_all_groups_have_their_order_whatever_their_types(each: Setting) -> None:
+async def test_lags_of_groups_of_all_types_are_in_the_requested_order(each: Setting) -> None:
     each.shares.join(G)
     each.shares.starts = {0: 1, 1: 3}
     commit_offsets(each.groups, "a", 1, 1)

@@ -125,7 +125,7 @@ def replica(topic: str, index: int, **fields: Any) -> Any:
 
 
 def metadata() -> Any:
-    """Topic t: partition 0 as in `topics`, of which 11 is in sync; 1 and 2 with the replica on 11 not in sync."""
+    """Topic t: partition 0 is as in `topics`.  In partitions 1 and 2, broker 12 is in sync instead of broker 11."""
     described_topics = topics().topics
     for index, state in ((1, "new"), (2, "online")):
         partition = described_topics[0].partitions.add()
@@ -183,7 +183,9 @@ def test_replicas_of_an_unavailable_broker_come_from_the_metadata(
     assert rpcs.DESCRIBE_REPLICAS not in [rpc for rpc, _ in cluster.calls]
 
 
-def test_too_many_partitions_for_one_answer(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_names_its_topics_if_all_partitions_exceed_one_answer(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     refusal = ClusterError("POLICY_VIOLATION", "more than 50000 partitions")
     cluster.replies[rpcs.DESCRIBE_METADATA] = [refusal, metadata()]
     cluster.replies["b:1", rpcs.DESCRIBE_REPLICAS] = node_pb2.DescribeReplicasReply(
@@ -194,12 +196,14 @@ def test_too_many_partitions_for_one_answer(cluster: FakeClient, capsys: pytest.
     assert list(cluster.calls[-1][1].topics) == ["t"]
 
 
-def test_a_broker_that_is_not_registered(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_describing_a_broker_that_is_not_registered_fails(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["brokers", "describe", "99", "-o", "json"]) == 3
     assert json.loads(capsys.readouterr().err)["error"] == "BROKER_ID_NOT_REGISTERED"
 
 
-def test_a_replica_without_a_directory() -> None:
+def test_a_replica_may_have_no_directory_and_no_leader() -> None:
     partition = controller_pb2.PartitionDescription(
         index=0, leader=-1, replicas=[metadata_pb2.Replica(broker_id=4)], replica_states=["online"]
     )

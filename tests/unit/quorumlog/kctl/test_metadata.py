@@ -201,7 +201,7 @@ def test_tail_continues_at_another_node_that_is_behind(
     describe_quorum = nodes.describe_quorum
 
     async def count_looks(timeout_s: float) -> Any:
-        """All nodes are asked for their offsets; the fourth time the second one has caught up."""
+        """Count the look-ups of the nodes.  At the fourth look-up, the second node has caught up."""
         nonlocal looks
         looks += 1
         if looks == 4:
@@ -213,14 +213,14 @@ def test_tail_continues_at_another_node_that_is_behind(
     def break_down() -> None:
         first.is_up = False
 
-    nodes.at_end = break_down  # the first one's answer never arrives; the second one is at end - 1
+    nodes.at_end = break_down  # the first node does not answer any more; the second one ends at end - 1
     monkeypatch.setattr(nodes, "describe_quorum", count_looks)
     code, out, err = kctl("tail", "--from", str(end - 1), "--max-records", "2", "--timeout", "20")
     assert (code, err) == (0, ""), err
     assert [line.split()[0] for line in out.splitlines()] == [str(end - 1), str(end)]
 
 
-def test_tail_within_a_time(nodes: Nodes, kctl: Said) -> None:
+def test_tail_without_new_records_times_out(nodes: Nodes, kctl: Said) -> None:
     code, out, err = kctl("tail", "--timeout", "0.05", "-o", "json")
     assert (code, out, json.loads(err)["error"]) == (4, "", "TIMED_OUT")
 
@@ -228,7 +228,7 @@ def test_tail_within_a_time(nodes: Nodes, kctl: Said) -> None:
 # At and diff
 
 
-def test_at_every_offset(nodes: Nodes, kctl: Said) -> None:
+def test_at_shows_the_cluster_at_every_offset(nodes: Nodes, kctl: Said) -> None:
     kept = only(nodes).kept
     for offset in range(only(nodes).end + 1):
         code, out, err = kctl("at", str(offset), "-o", "json")
@@ -242,14 +242,14 @@ def test_at_every_offset(nodes: Nodes, kctl: Said) -> None:
         assert [broker["id"] for broker in document["brokers"]] == sorted(image.brokers)
     now = json.loads(kctl("at", "end", "-o", "json")[1])
     assert now == document
-    assert "metadata_lag" not in now["brokers"][0], "only heartbeats tell that"
+    assert "metadata_lag" not in now["brokers"][0], "only heartbeats report the lag"
     code, out, err = kctl("at", "end")
     assert (code, f"the cluster at offset {only(nodes).end}" in err) == (0, True)
     assert out.startswith("voters: 1@127.0.0.1:9001, 2@")
     assert "kept" in out
 
 
-def test_at_with_topics(nodes: Nodes, kctl: Said) -> None:
+def test_at_shows_only_the_requested_topics(nodes: Nodes, kctl: Said) -> None:
     assert [topic["name"] for topic in json.loads(kctl("at", "end", "--topic", "kept", "-o", "json")[1])["topics"]] == [
         "kept"
     ]
@@ -272,7 +272,7 @@ def test_diff_names_a_topic_that_exists_at_neither_offset(nodes: Nodes, kctl: Sa
     assert (code, err) == (0, "topic 'no-such' exists at neither offset\n")
 
 
-def test_diff_over_the_whole_history_shows_the_present_state(nodes: Nodes, kctl: Said) -> None:
+def test_diff_over_the_whole_history_shows_the_current_state(nodes: Nodes, kctl: Said) -> None:
     _, out, err = kctl("diff", "0")
     assert f"from offset 0 to offset {only(nodes).end}" in err
     assert out.splitlines() == [
@@ -285,7 +285,7 @@ def test_diff_over_the_whole_history_shows_the_present_state(nodes: Nodes, kctl:
     assert [line[0] for line in back.splitlines()] == ["-"] * 6
 
 
-def test_diff_of_a_fenced_broker(nodes: Nodes, kctl: Said) -> None:
+def test_diff_shows_a_fenced_broker_and_the_new_leaders(nodes: Nodes, kctl: Said) -> None:
     kept = only(nodes).kept
     ends = sorted(kept.images)
     led = [end for end in ends if "kept" in kept.images[end].topic_ids]
@@ -326,10 +326,13 @@ def test_an_offset_before_the_history_is_requested_from_every_node(nodes: Nodes,
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_requests_to_a_node_that_is_behind_are_limited(
+def test_tail_finds_a_node_that_is_not_behind_or_times_out(
     nodes: Nodes, kctl: Said, is_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end comes from a node that then stops, or hangs for a while.  The next node that answers is behind it."""
+    """The first node reports the end.  Then the client prefers the second node, which is behind.
+
+    The first node stays available, or stops.
+    """
     _, whole, _ = kctl("tail", "--from", "beginning", "--exit-at-end")
     first, behind = only(nodes), Node()
     boundary = sorted(behind.kept.images)[6]
@@ -404,7 +407,7 @@ def shown(record: Record) -> Any:
 
 
 @pytest.mark.parametrize(("record", "text"), CASES)
-def test_records_in_words(record: Record, text: str) -> None:
+def test_a_record_is_described_in_words(record: Record, text: str) -> None:
     line = shown(record)
     assert line.text == text
     json.dumps(line.document())

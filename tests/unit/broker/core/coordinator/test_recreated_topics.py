@@ -55,7 +55,7 @@ def test_a_coordinator_that_loads_after_the_topic_was_recreated_has_none_of_its_
     ]
 
 
-def test_offsets_of_a_recreated_topic_are_deleted_in_slices_and_seen_at_no_time() -> None:
+def test_offsets_of_the_deleted_topic_are_deleted_in_slices_and_never_seen() -> None:
     coordinator = Coordinator()
     for group in range(OFFSETS_PER_SLICE_MAX // 10 + 1):
         assert coordinator.commit(*map(at, range(10)), group=f"g{group}") == ["NONE"] * 10

@@ -20,7 +20,7 @@ def outcome(rig: Newer, producer: tuple[int, int]) -> Outcome:
     return found
 
 
-def test_the_coordinator_ends_an_open_or_decided_transaction(rig: Newer) -> None:
+def test_a_transaction_is_open_while_its_partition_waits_for_the_marker(rig: Newer) -> None:
     producer = rig.begin()
     rig.add(producer, T0, T1)
     assert outcome(rig, producer) is Outcome.OPEN
@@ -40,7 +40,7 @@ def test_the_last_outcome_of_a_newer_client_is_known(rig: Newer, commit: bool) -
     assert outcome(rig, producer) is Outcome.ABORTED, "it is not known any more"
 
 
-def test_the_next_transaction_does_not_end_the_one_before(rig: Newer) -> None:
+def test_a_transaction_before_the_current_one_is_not_open(rig: Newer) -> None:
     producer = rig.begin()
     rig.add(producer, T0)
     following = rig.ended(producer)

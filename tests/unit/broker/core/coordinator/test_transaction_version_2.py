@@ -216,7 +216,7 @@ def test_clients_of_both_versions_take_turns(rig: Newer) -> None:
 
 @pytest.mark.parametrize("version", [0, EPOCH_RISES])
 def test_nobody_continues_with_the_epoch_after_the_last_one(rig: Newer, version: int) -> None:
-    """Only the markers of an aborted transaction have it.  A further rise of the epoch would exceed its 16 bits."""
+    """Only markers have this epoch, never a client's batches.  Another rise of the epoch would exceed its 16 bits."""
     producer = rig.at_last_epoch()
     rig.add(producer, T0)
     rig.pass_time(LIMITS.timeout_max_ms)

@@ -90,7 +90,7 @@ def test_a_new_coordinator_does_not_wait_for_ever_for_partitions_to_be_given_up(
 # -- static members
 
 
-def test_a_static_member_that_restarts_gets_its_partitions_back_without_an_epoch() -> None:
+def test_a_static_member_that_restarts_gets_its_partitions_back_without_a_new_epoch() -> None:
     home = coordinator(sales=4)
     first, second = ConsumerClient(home, "m1", instance_id="i1"), ConsumerClient(home, "m2")
     joined(home, first, second)
@@ -191,7 +191,7 @@ def test_an_administrator_removes_a_static_member_by_its_instance_id() -> None:
 
 
 def test_each_revocation_has_a_rebalance_timeout_of_its_own() -> None:
-    """A member that gives partitions up in time may have to give up others at once."""
+    """A member that has given partitions up in time may immediately have to give up others."""
     home = coordinator(sales=6)
     first, second, third = (ConsumerClient(home, name) for name in ("m1", "m2", "m3"))
     joined(home, first)
