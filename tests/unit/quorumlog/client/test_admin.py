@@ -258,7 +258,7 @@ async def test_an_unreachable_cluster_ends_a_call_at_its_deadline() -> None:
 
 
 @pytest.mark.parametrize("call", ["create_topic", "get_configs", "offsets", "delete_records", "describe_group"])
-async def test_a_cancelled_call_leaves_no_task_and_no_connection(call: str) -> None:
+async def test_a_closed_client_leaves_no_task_and_no_connection_of_a_cancelled_call(call: str) -> None:
     calls: dict[str, Callable[[Admin], Any]] = {
         "create_topic": lambda admin: admin.create_topic("orders"),
         "get_configs": lambda admin: admin.get_configs(topic="orders"),

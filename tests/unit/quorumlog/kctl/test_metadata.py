@@ -373,7 +373,7 @@ def test_tail_finds_a_node_that_is_not_behind_or_times_out(
         ["dump"],
     ],
 )
-def test_wrong_usage(nodes: Nodes, kctl: Said, arguments: list[str]) -> None:
+def test_wrong_usage_is_refused_before_any_request(nodes: Nodes, kctl: Said, arguments: list[str]) -> None:
     code, out, err = kctl(*arguments)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert nodes.asked == []
