@@ -100,7 +100,7 @@ def test_k6_elections_converge_within_a_few_epochs(seed: int) -> None:
             old = active(world)
             before = epoch_of(old)
             world.kill(old.config.node_id)
-            took = await world.until(lambda: world.active() is not None, "another one is active", timeout_s=12.0)
+            took = await world.until(lambda: world.active() is not None, "another controller is active", timeout_s=12.0)
             assert epoch_of(active(world)) <= before + 3, f"{took} s"
             world.start(old.config.node_id)
             await equal(world)
@@ -156,10 +156,10 @@ def test_k14_a_node_that_starts_as_a_follower_reports_the_leader(
         follower = next(host for host in world.voters if host is not leader)
         world.kill(follower.config.node_id)
         world.start(follower.config.node_id)
-        await world.until(lambda: follower.plane is not None, "it runs")
+        await world.until(lambda: follower.plane is not None, "the follower runs")
         plane = follower.plane
         assert plane is not None
-        await world.until(lambda: plane.node.is_caught_up(), "it is caught up")
+        await world.until(lambda: plane.node.is_caught_up(), "the follower is caught up")
         heard = [entry[1:] for entry in told if entry[0] is plane.replay]
         assert heard[-1] == (epoch_of(leader), leader.config.node_id, False)
         assert await ask_to_create(follower, "forwarded") == "NONE"
@@ -180,12 +180,12 @@ def test_k17b_a_restarted_leader_is_not_reported_as_leader(
         epoch = epoch_of(old)
         world.kill(old.config.node_id)
         world.start(old.config.node_id)
-        await world.until(lambda: old.plane is not None, "it runs")
+        await world.until(lambda: old.plane is not None, "the former leader runs")
         await world.until(lambda: world.active() is not None, "a controller is active")
         await equal(world)
         assert old.plane is not None
         heard = [entry[1:] for entry in told if entry[0] is old.plane.replay]
-        assert heard, "leaderships were reported to it"
+        assert heard, "leaderships were reported to the former leader"
         assert all(later > epoch for later, _, ours in heard if ours), heard
 
     world.run(scenario())

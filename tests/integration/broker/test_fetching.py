@@ -170,14 +170,14 @@ async def test_the_number_of_concurrent_searches_by_time_is_limited(
     monkeypatch.setattr(log, "offset_for_timestamp", slow)
     most = leader.context.limits.time_lookups
     asked = [asyncio.create_task(leader.replicas.list_offset("t", 0, 1_000)) for _ in range(most + 2)]
-    await cluster.until(lambda: len(running) == most, "some run")
+    await cluster.until(lambda: len(running) == most, "as many searches as permitted run")
     asked[0].cancel()  # this search is running, and continues after the cancel
     asked[-1].cancel()  # this search is waiting
     await asyncio.wait({asked[0], asked[-1]})
     await asyncio.sleep(0)
     assert len(running) == most
     running[0].set()
-    await cluster.until(lambda: len(running) == most + 1, "the next one's turn")
+    await cluster.until(lambda: len(running) == most + 1, "the next search runs")
     for event in running:
         event.set()
     for one in asked[1:-1]:

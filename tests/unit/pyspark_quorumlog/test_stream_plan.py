@@ -148,7 +148,7 @@ def test_the_first_batch_of_a_query_is_empty(may_move: bool) -> None:
     planner = held(may_move)
     assert planner.next_end({A0: 3}, {A0: 9}, {}, 0.0, PLENTY).offsets == {A0: 3}
     assert planner.next_end({A0: 3}, {A0: 9}, {}, 0.0, PLENTY).offsets == {A0: 9}
-    assert held(may_move).next_end({A0: 2}, {A0: 9}, {}, 0.0, PLENTY).offsets == {A0: 9}, "this query began before"
+    assert held(may_move).next_end({A0: 2}, {A0: 9}, {}, 0.0, PLENTY).offsets == {A0: 9}, "this is a later batch"
     planner = held(may_move)
     planner.release()
     assert planner.next_end({A0: 3}, {A0: 9}, {}, 0.0, PLENTY).offsets == {A0: 9}, "the first batch was logged"

@@ -145,7 +145,7 @@ def test_an_offset_of_a_transaction_in_the_recreated_topic_counts(coordinator: C
 
 
 def test_the_search_for_old_offsets_does_not_undo_an_open_transaction(coordinator: Coordinator) -> None:
-    """The newest record of a place wins, so a tombstone that follows the offset of the transaction would win."""
+    """The newest record of a key wins, so a tombstone after the offset of the transaction would delete that offset."""
     coordinator.commit(at(0))
     coordinator.cluster.recreate("sales")
     after = coordinator.reload()

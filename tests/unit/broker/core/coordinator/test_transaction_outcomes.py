@@ -37,7 +37,7 @@ def test_the_last_outcome_of_a_newer_client_is_known(rig: Newer, commit: bool) -
     following = rig.ended(producer, commit=commit)
     assert outcome(rig, producer) is (Outcome.COMMITTED if commit else Outcome.ABORTED)
     rig.add(following, T1)
-    assert outcome(rig, producer) is Outcome.ABORTED, "it is not known any more"
+    assert outcome(rig, producer) is Outcome.ABORTED, "the coordinator no longer knows the outcome"
 
 
 def test_a_transaction_before_the_current_one_is_not_open(rig: Newer) -> None:
