@@ -64,6 +64,7 @@ class Durability:
         self.is_truncating = False
         self._is_fact_changing = False
         self._is_fact_pending = False
+        self._waiting_ticket: FlushTicket | None = None
         self._held_end = -1
         self._held_switch_count = 0
         self.mark_dirty: Callable[[Durability], None] = _ignore
@@ -192,13 +193,17 @@ class Durability:
     def changing_fact(self) -> Iterator[None]:
         """Let no flush write the folder's fact during the body, in which a truncation or a reset writes it.
 
-        Otherwise the flush would overwrite the new value.
+        Otherwise the flush would overwrite the new value.  A flush that ends during the body is noted afterwards: while
+        the facts describe the log after a reset, a crash loses even flushed records.
         """
         self._is_fact_changing = True
         try:
             yield
         finally:
             self._is_fact_changing = False
+            ticket, self._waiting_ticket = self._waiting_ticket, None
+            if ticket is not None:
+                self._note_flushed(ticket)
 
     # -- moving to another directory
 
@@ -293,6 +298,12 @@ class Durability:
         for file in ticket.close:
             if file.path not in self._files:
                 file.close()
+        if self._is_fact_changing:
+            self._waiting_ticket = _merged(self._waiting_ticket, ticket)
+        else:
+            self._note_flushed(ticket)
+
+    def _note_flushed(self, ticket: FlushTicket) -> None:
         if ticket.generation != self.generation:
             return
         if self._is_held:
@@ -318,6 +329,16 @@ class Durability:
         self.generation += 1
         for file in self.take_ticket().close:
             file.close()
+
+
+def _merged(first: FlushTicket | None, second: FlushTicket) -> FlushTicket:
+    """Return a ticket for the data of two consecutive tickets, of which only the newest generation can count."""
+    if first is None or first.generation != second.generation:
+        return second
+    return second._replace(
+        folders_first=first.folders_first or second.folders_first,
+        folder_fact=first.folder_fact if second.folder_fact is None else second.folder_fact,
+    )
 
 
 def _ignore(durability: Durability) -> None:

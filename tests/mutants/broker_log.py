@@ -726,4 +726,24 @@ MUTANTS = (
         "}",
         (f"{DURABILITY_TESTS}::test_a_long_uncommitted_tail_does_not_displace_the_producers_below_the_start",),
     ),
+    Mutant(
+        "a flush counts although the facts describe the log after a reset",
+        DURABILITY,
+        "            self._waiting_ticket = _merged(self._waiting_ticket, ticket)\n",
+        "            self._note_flushed(ticket)\n",
+        (
+            "tests/unit/broker/log/test_checkpoints.py"
+            "::test_no_record_is_acknowledged_while_the_facts_describe_an_empty_log",
+        ),
+    ),
+    Mutant(
+        "a flush that ends during a reset is forgotten",
+        DURABILITY,
+        "            if ticket is not None:\n                self._note_flushed(ticket)\n",
+        "",
+        (
+            f"{UNIT}/test_interrupted_truncations.py"
+            "::test_a_truncation_whose_flush_ends_while_another_one_is_prepared_is_complete",
+        ),
+    ),
 )

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from broker.log import LogConfig, Refused
-from broker.log.state import folder_fact
+from broker.log.state import folder_fact, state_fact
 from broker.log.upkeep import LogUpkeep
 from quorumlog.runtime import file_disk
 from quorumlog.runtime.disk import DiskError
@@ -269,6 +269,36 @@ async def test_an_append_cancels_a_reset(rig: Rig) -> None:
     assert len(batches_of(log)) == 4
     await rig.restart(clean=False)
     assert len(batches_of(rig.log)) == 4
+
+
+async def test_no_record_is_acknowledged_while_the_facts_describe_an_empty_log(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica may become leader while it begins to reset its log.  A crash would lose the records that it flushes."""
+    log = rig.create()
+    append(log, [b"a"])
+    await rig.logs.flush_all([log])
+    commit, resets, is_restored, may_end = rig.disk.facts.commit, 0, asyncio.Event(), asyncio.Event()
+
+    async def held(changes: dict[str, bytes | None]) -> None:
+        nonlocal resets
+        resets += state_fact(log.folder) in changes
+        if resets == 1:
+            append(log, [b"b"])
+            await rig.logs.flush_all([log])
+        elif resets == 2:
+            is_restored.set()
+            await may_end.wait()
+        await commit(changes)
+
+    monkeypatch.setattr(rig.disk.facts, "commit", held)
+    resetting = asyncio.ensure_future(rig.logs.reset_to(log, 1_000))
+    async with asyncio.timeout(20):
+        await is_restored.wait()
+    assert log.flushed_offset == 1
+    may_end.set()
+    assert not await resetting
+    assert log.flushed_offset == 2
 
 
 async def test_checkpoints_shorten_recovery(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,3 +153,30 @@ async def test_damage_is_recognised_after_a_prepared_truncation_that_did_not_hap
     await rig.logs.flush_all([log])
     await restart_with(rig, paths[5], paths[5].read_bytes()[:-1])
     assert "but a good batch follows in" in str(rig.logs.failures[KEY])
+
+
+async def test_a_truncation_whose_flush_ends_while_another_one_is_prepared_is_complete(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the replica would wait for ever: no later flush contains the deletions of the first truncation."""
+    log = rig.create()
+    fill(log, 30)
+    await rig.logs.flush_all([log])
+    commit, is_writing, may_write = rig.disk.facts.commit, asyncio.Event(), asyncio.Event()
+
+    async def gated(changes: dict[str, bytes | None]) -> None:
+        is_writing.set()
+        await may_write.wait()
+        await commit(changes)
+
+    monkeypatch.setattr(rig.disk.facts, "commit", gated)
+    offset = log.segments[3].base_offset
+    log.truncate_to(log.segments[5].base_offset)
+    preparing = asyncio.ensure_future(rig.logs.prepare_truncation(log, offset))
+    async with asyncio.timeout(20):
+        await is_writing.wait()
+        await rig.logs.flush_all([log])
+    assert log.durability.is_truncating
+    may_write.set()
+    await preparing
+    assert not log.durability.is_truncating
