@@ -47,6 +47,7 @@ class Reading:
             positions,
             settings.auto_offset_reset,
             committed,
+            self.in_progress,
             self._positions_set,
             committed_only=settings.committed_only,
         )

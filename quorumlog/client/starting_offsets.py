@@ -1,7 +1,8 @@
 """Decides where a consumer begins in a partition: at the group's committed offset, or according to its policy.
 
 If an offset is out of range, this module also decides where the consumer continues.  An offset may be below the log
-start after retention or DeleteRecords has deleted records, and above the log end after a truncation.
+start after retention or DeleteRecords has deleted records, and above the log end after a truncation.  A truncation may
+have lost only records that were fetched ahead.  Then the position itself is valid, and the policy does not apply.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final, Literal
 
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST, OffsetOutOfRangeError
+from quorumlog.client.consumer_progress import RecordsInProgress
 from quorumlog.client.group_descriptions import CommittedOffset, Partition
 from quorumlog.client.log_offsets import Found, list_offsets
 from quorumlog.client.messages import TopicPartition
@@ -33,6 +35,7 @@ class StartingOffsets:
     """Sets the position of each partition that has none.
 
     committed: returns the group's committed offsets; None without a group.
+    in_progress: the batch that the user gets now.  It is dropped if a truncation has lost its records.
     on_change: called after each change of a position.
     committed_only: the consumer reads only committed records, so "latest" is the last stable offset.
     """
@@ -43,6 +46,7 @@ class StartingOffsets:
         positions: Mapping[TopicPartition, Position],
         policy: OffsetReset,
         committed: Committed | None,
+        in_progress: RecordsInProgress,
         on_change: Callable[[], None],
         *,
         committed_only: bool = False,
@@ -51,6 +55,7 @@ class StartingOffsets:
         self._positions = positions
         self._policy = policy
         self._committed = committed
+        self._in_progress = in_progress
         self._on_change = on_change
         self._committed_only = committed_only
         self._wake = asyncio.Event()
@@ -154,9 +159,15 @@ class StartingOffsets:
             elif start <= position.fetch_offset <= end:
                 position.was_out_of_range = False
                 position.retry_at = now + _PAUSE_S
+            elif position.next_offset is not None and start <= position.next_offset <= end:
+                # Other records may get the offsets of the rest of the batch, so it is fetched again.
+                self._in_progress.drop({position.partition})
+                position.move(position.next_offset)
             elif self._policy == "none":
                 position.error = OffsetOutOfRangeError(*position.partition, position.fetch_offset, start, end)
             else:
+                if position.fetch_offset > end:  # otherwise the rest of the batch would move the position forward again
+                    self._in_progress.release({position.partition})
                 position.move(start if self._policy == "earliest" else last)
         self._on_change()
         return None

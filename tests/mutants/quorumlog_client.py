@@ -45,6 +45,27 @@ SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
     Mutant(
+        "a truncation of records that were fetched ahead resets the position",
+        STARTING,
+        "            elif position.next_offset is not None and start <= position.next_offset <= end:\n",
+        "            elif position.next_offset is None:\n",
+        (f"{CONSUMER_TESTS}::test_a_truncation_after_the_position_loses_and_repeats_no_record",),
+    ),
+    Mutant(
+        "a consumer hands out the rest of a batch that was truncated",
+        STARTING,
+        "                self._in_progress.drop({position.partition})\n",
+        "                pass\n",
+        (f"{CONSUMER_TESTS}::test_a_truncation_after_the_position_loses_and_repeats_no_record",),
+    ),
+    Mutant(
+        "a truncated batch moves a position forward that was just reset",
+        STARTING,
+        "                    self._in_progress.release({position.partition})\n",
+        "                    pass\n",
+        (f"{CONSUMER_TESTS}::test_new_records_at_the_offsets_of_truncated_ones_are_read",),
+    ),
+    Mutant(
         "a former leader resets the position of a consumer",
         STARTING,
         "            self._cluster.doubt_leader(topic, index)\n",

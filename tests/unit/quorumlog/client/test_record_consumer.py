@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.client import ClusterError, ConfigError, Consumer, FetchLimits, Record
+from quorumlog.client import ClusterError, ConfigError, Consumer, FetchLimits, Record, TopicPartition
 from quorumlog.client.positions import Position
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.runtime.addresses import Address
@@ -288,3 +288,43 @@ async def test_a_former_leader_does_not_decide_that_a_position_is_out_of_range(b
         consumer._cluster._last_good = Address(*brokers.addresses[1])
         consumer.seek(("t", 0), 13)
         assert [record.value for record in await take(consumer, 1)] == [b"13"]
+
+
+async def truncate(brokers: FakeBrokers, consumer: Consumer, end: int) -> None:
+    """Let an unclean election lose the records of t-0 from `end` on, and wait until the consumer notices that."""
+    position = consumer._reading.positions[TopicPartition("t", 0)]
+    version = position.version
+    brokers.shared.logs["t", 0].batches.clear()
+    await brokers.fill("t", 0, batch(*range(end)))
+    async with asyncio.timeout(20):
+        while position.version == version and position.error is None:  # noqa: ASYNC110  # nothing reports it
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
+async def test_a_truncation_after_the_position_loses_and_repeats_no_record(brokers: FakeBrokers, policy: str) -> None:
+    brokers.shared.logs["t", 0].batches.clear()
+    await brokers.fill("t", 0, batch(*range(10)))
+    async with reading(brokers, topics=None, auto_offset_reset=policy) as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek(("t", 0), 0)
+        await take(consumer, 2)
+        await truncate(brokers, consumer, 4)
+        await brokers.fill("t", 0, batch(14, 15))
+        assert [record.value for record in await take(consumer, 4)] == [b"2", b"3", b"14", b"15"]
+
+
+@pytest.mark.parametrize(("policy", "first"), [("earliest", [0, 1, 2, 3]), ("latest", [])])
+async def test_new_records_at_the_offsets_of_truncated_ones_are_read(
+    brokers: FakeBrokers, policy: str, first: list[int]
+) -> None:
+    brokers.shared.logs["t", 0].batches.clear()
+    await brokers.fill("t", 0, batch(*range(10)))
+    async with reading(brokers, topics=None, auto_offset_reset=policy) as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek(("t", 0), 0)
+        await take(consumer, 6)
+        await truncate(brokers, consumer, 4)
+        await brokers.fill("t", 0, batch(14, 15))
+        expected = [*first, 14, 15]
+        assert [int(record.value or b"") for record in await take(consumer, len(expected))] == expected

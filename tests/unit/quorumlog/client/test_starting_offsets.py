@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from quorumlog.client.cluster import Cluster
+from quorumlog.client.consumer_progress import RecordsInProgress
 from quorumlog.client.group_descriptions import CommittedOffset, Partition
 from quorumlog.client.messages import TopicPartition
 from quorumlog.client.positions import Position
@@ -22,7 +23,7 @@ async def starting(
 ) -> AsyncIterator[None]:
     """Look for the starting offsets of positions during the block."""
     async with Cluster("127.0.0.1:1") as cluster:
-        offsets = StartingOffsets(cluster, positions, "none", committed, changed.set)
+        offsets = StartingOffsets(cluster, positions, "none", committed, RecordsInProgress(), changed.set)
         running = asyncio.create_task(offsets.run())
         try:
             async with asyncio.timeout(10):
