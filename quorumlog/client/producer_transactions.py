@@ -87,6 +87,7 @@ class ProducerTransactions:
         self.is_aborting = False
         """Whether an abort has begun, and is not complete yet."""
         self._abort_runs = False
+        self._commit_runs = False
         self._enlisting = asyncio.Lock()
         self._sending_offsets = asyncio.Lock()
 
@@ -123,8 +124,7 @@ class ProducerTransactions:
                 text = f"{name}: the commit of its last transaction got no answer"
                 return ClusterError(ApiError.INVALID_TXN_STATE, text, "repeat commit_transaction()")
             case _State.COMMITTING:
-                text = f"{name}: the commit of its transaction is in progress"
-                return ClusterError(ApiError.INVALID_TXN_STATE, text, "begin the next transaction after it")
+                return self._commit_in_progress()
             case _State.OPEN:
                 return ClusterError(ApiError.INVALID_TXN_STATE, f"{name}: a transaction is open", "end it first")
         text = f"{name}: no transaction is open"
@@ -148,18 +148,26 @@ class ProducerTransactions:
     def begin_commit(self) -> None:
         """Stop accepting records.  A record that is sent while the transaction ends could arrive after its end.
 
+        If this succeeds, call `end_commit` at the end of the commit.
+
         Raises:
             ClusterError: INVALID_TXN_STATE: another call commits the transaction already.
         """
-        if self._state is _State.COMMITTING:
-            raise self._refusal()
+        if self._commit_runs:  # a second request could commit the next transaction, which begins after the first answer
+            raise self._commit_in_progress()
+        self._commit_runs = True
         if self._state is _State.OPEN:
             self._state = _State.COMMITTING
 
-    def cancel_commit(self) -> None:
+    def end_commit(self) -> None:
         """Accept records again if the commit was not sent."""
+        self._commit_runs = False
         if self._state is _State.COMMITTING:
             self._state = _State.OPEN
+
+    def _commit_in_progress(self) -> ClusterError:
+        text = f"transactional id {self.transactional_id}: the commit of its transaction is in progress"
+        return ClusterError(ApiError.INVALID_TXN_STATE, text, "begin the next transaction after it")
 
     def failed(self, error: ClusterError) -> None:
         """Note that a part of the open transaction failed: it can only be aborted."""

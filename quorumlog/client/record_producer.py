@@ -389,7 +389,7 @@ class Producer:
         Raises:
             ClusterError: TRANSACTION_ABORTABLE: a part failed, and the transaction can only be aborted;
                 PRODUCER_FENCED: another producer uses the transactional id; TIMED_OUT: the outcome is unknown, so
-                repeat the call; INVALID_TXN_STATE: no transaction is open.
+                repeat the call; INVALID_TXN_STATE: no transaction is open, or another call commits it now.
         """
         transactions = self._of_transactions()
         transactions.begin_commit()
@@ -401,7 +401,7 @@ class Producer:
             await transactions.offsets_sent()
             await transactions.end(timeout_s, commit=True)
         finally:
-            transactions.cancel_commit()
+            transactions.end_commit()
 
     async def abort_transaction(self, timeout_s: float = MAX_BLOCK_S) -> None:
         """Abort the open transaction; return once the abort is durable.  Records that were not sent yet are dropped.

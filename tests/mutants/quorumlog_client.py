@@ -440,6 +440,13 @@ MUTANTS = (
         (f"{COMMIT_TESTS}::test_listeners_run_one_after_the_other",),
     ),
     Mutant(
+        "two calls send the commit of a transaction at the same time",
+        TRANSACTIONS,
+        "        if self._commit_runs:",
+        "        if self._state is _State.COMMITTING:",
+        (f"{TRANSACTION_TESTS}::test_two_calls_do_not_send_the_commit_at_the_same_time",),
+    ),
+    Mutant(
         "a record is added while its transaction commits",
         TRANSACTIONS,
         "            self._state = _State.COMMITTING\n",

@@ -377,6 +377,39 @@ async def test_no_record_is_added_while_the_transaction_commits() -> None:
         producer.begin_transaction()
 
 
+async def test_two_calls_do_not_send_the_commit_at_the_same_time(
+    each: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one could commit the next transaction, which may begin once the first one has its answer."""
+    producer = Producer("127.0.0.1:1", transactional_id="billing")
+    producer._transactions = producer._transaction = each.transactions
+    ending, going_on, ask = asyncio.Event(), asyncio.Event(), each.coordinator.ask
+
+    async def slowly(connection: object, api: Api, values: Any, left_s: float) -> Any:
+        if api == END:
+            ending.set()
+            await going_on.wait()
+        return await ask(connection, api, values, left_s)
+
+    monkeypatch.setattr(each.coordinator, "ask", slowly)
+    async with producer:
+        each.coordinator.asked.clear()
+        producer.begin_transaction()
+        await each.transactions.enlist("orders", 0, S)
+        committing = asyncio.create_task(producer.commit_transaction())
+        await ending.wait()
+        with pytest.raises(ClusterError, match="the commit of its transaction is in progress") as refused:
+            await asyncio.wait_for(producer.commit_transaction(), WAIT_S)
+        assert refused.value.code == ApiError.INVALID_TXN_STATE
+        committing.cancel()
+        await asyncio.wait([committing])
+        going_on.set()
+        await producer.commit_transaction()
+        producer.begin_transaction()
+        await producer.abort_transaction()
+    assert each.coordinator.kinds() == [ADD, END]
+
+
 async def test_a_commit_that_is_cancelled_before_it_is_sent_leaves_the_transaction_open() -> None:
     async with in_transaction() as (producer, brokers, coordinator):
         await producer.send("t", b"first")
