@@ -40,6 +40,8 @@ RETRY_PAUSE_S: Final = 0.2
 LEADERS_AGE_S: Final = 30.0
 """The interval at which leaders are looked up: a former leader that is cut off from the other brokers still answers."""
 _JOINING, _LEAVING = 0, -1
+_FIRST_EPOCH, _LAST_EPOCH = 1, 2**31 - 1
+"""The epochs of a session after its first request, which has epoch 0.  The last one is followed by the first one."""
 NEWEST_VERSIONS: Final = {Api.FIND_COORDINATOR: 4, Api.SHARE_GROUP_HEARTBEAT: 1}
 _VERSION: Final = 1
 _RENEWING_VERSION: Final = 2
@@ -580,7 +582,7 @@ class ShareConsumer:
         version = _RENEWING_VERSION if values.get("is_renew_ack") else _VERSION
         reply = await session.connection.ask(api, version, {**common, **values}, REQUEST_TIMEOUT_S)
         check(reply.error_code, f"the share session of {self._group}")
-        session.epoch += 1
+        session.epoch = _FIRST_EPOCH if session.epoch == _LAST_EPOCH else session.epoch + 1
         return reply
 
     async def _drop(self, session: ShareSession) -> None:

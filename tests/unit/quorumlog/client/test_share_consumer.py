@@ -12,6 +12,8 @@ from uuid import UUID
 
 import pytest
 
+from broker.coordinator.share_sessions import NEW_SESSION, SessionKey, ShareSessions
+from broker.coordinator.share_sessions import ShareSession as BrokerSession
 from quorumlog.client import share_consumer
 from quorumlog.client.cluster import TopicState
 from quorumlog.client.records import NewRecord, build_batch
@@ -245,6 +247,22 @@ async def test_a_cancelled_acceptance_stops_no_other_one(make: Callable[..., Set
     assert broker.acknowledged == [(0, offset, ACCEPT) for offset in range(3)]
     (session,) = setting.consumer._sessions.values()
     assert session.epoch == 3, "the session counts each request, as the broker does"
+
+
+async def test_the_epochs_of_a_session_begin_again_after_the_last_one(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    setting.brokers[ONE].deliver(0, data(0, 1), 0, 1)
+    records = await take(setting, 2)
+    (session,) = setting.consumer._sessions.values()
+    broker = ShareSessions(lambda ended: None)
+    key = SessionKey("g", "m")
+    known = broker.begin(key, "peer", NEW_SESSION, 1, 0)
+    assert isinstance(known, BrokerSession)
+    known.next_epoch = session.epoch = 2**31 - 1
+    for record in records:
+        assert broker.begin(key, "peer", session.epoch, 1, 0) is known
+        await setting.consumer.accept(record)
+    assert session.epoch == known.next_epoch == 2
 
 
 async def waiting_behind_another(setting: Setting, *calls: Callable[[], Any]) -> list[BaseException | None]:
