@@ -22,6 +22,7 @@ from quorumlog.client.admin_arguments import (
     created,
     distinct,
     end_of,
+    fits,
     new_topics,
     offsets_of,
     positive,
@@ -46,7 +47,7 @@ from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST
 from quorumlog.client.group_descriptions import CommittedOffset, GroupDescription, ListedGroup
 from quorumlog.client.groups import GroupClient
-from quorumlog.client.messages import TopicPartition
+from quorumlog.client.messages import INT32_MAX, TopicPartition
 from quorumlog.client.share_groups import ShareOffset
 from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.runtime.clock import Sources
@@ -176,6 +177,7 @@ class Admin(Closing):
         self, name: str, total: int, *, validate_only: bool = False, timeout_s: float | None = None
     ) -> None:
         """Add partitions to a topic until it has `total`.  Records stay in place; keys may map to other partitions."""
+        fits("total", total, INT32_MAX)
         async with self._call(f"topic {name}", timeout_s) as left_s:
             changes = await self._brokers.change_topics(
                 Api.CREATE_PARTITIONS,

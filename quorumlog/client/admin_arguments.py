@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from quorumlog.client.admin_values import CreatedTopic, NewTopic
 from quorumlog.client.consumer import EARLIEST, LATEST
-from quorumlog.client.messages import TopicPartition, as_offset
+from quorumlog.client.messages import INT16_MAX, INT32_MAX, TopicPartition, as_offset
 from quorumlog.errors import ConfigError
 
 TOPIC: Final = 2
@@ -81,14 +81,31 @@ def new_topics(topics: Iterable[NewTopic]) -> dict[str, NewTopic]:
     """Return topics by name.
 
     Raises:
-        ConfigError: no topic is given; a name occurs twice; or arguments of a topic exclude each other.
+        ConfigError: no topic is given; a name occurs twice; a number is out of range; or arguments of a topic exclude
+            each other.
     """
     given = list(topics)
     distinct("topics", [each.name for each in given])
     for each in given:
         if each.assignment is not None and (each.partitions, each.replication_factor) != (None, None):
             raise ConfigError(f"topic {each.name}: an assignment excludes partitions and replication_factor")
+        fits(f"topic {each.name}: partitions", each.partitions, INT32_MAX)
+        fits(f"topic {each.name}: replication_factor", each.replication_factor, INT16_MAX)
+        for broker in (one for ids in each.assignment or () for one in ids):
+            fits(f"topic {each.name}: a broker id", broker, INT32_MAX)
     return {each.name: each for each in given}
+
+
+def fits(what: str, number: int | None, highest: int) -> None:
+    """Check a number for a signed field of a request; None is accepted.
+
+    A broker refuses other invalid numbers, and reports its own limits.
+
+    Raises:
+        ConfigError: the field cannot hold the number.
+    """
+    if number is not None and not -highest <= number <= highest:
+        raise ConfigError(f"{what} is {number}, not a number up to {highest}")
 
 
 def creatable(topic: NewTopic) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 
 from quorumlog.client.assignors import ASSIGNORS
 from quorumlog.client.fetcher import FetchLimits
-from quorumlog.client.messages import TopicPartition, timeout_problem
+from quorumlog.client.messages import INT32_MAX, TopicPartition, timeout_problem
 from quorumlog.client.starting_offsets import OffsetReset
 from quorumlog.errors import ConfigError
 
@@ -51,7 +51,12 @@ class ConsumerSettings:
     metadata_age_s: float
 
     def __post_init__(self) -> None:
-        problems = [*self._problems_of_names(), *self._problems_of_choices(), *self._problems_of_times()]
+        problems = [
+            *self._problems_of_names(),
+            *self._problems_of_choices(),
+            *self._problems_of_times(),
+            *self._problems_of_fetches(),
+        ]
         if problems:
             raise ConfigError(*problems)
 
@@ -100,6 +105,16 @@ class ConsumerSettings:
         for name in ("failure_timeout_s", "metadata_age_s"):
             if (value := getattr(self, name)) <= 0:
                 yield f"{name} is {value}, not above 0"
+
+    def _problems_of_fetches(self) -> Iterable[str]:
+        limits = self.fetch
+        for name, lowest in (("wait_ms", 0), ("size_min", 0), ("size_max", 1), ("partition_size_max", 1)):
+            if not lowest <= (value := getattr(limits, name)) <= INT32_MAX:  # an int32 in the request
+                yield f"fetch.{name} is {value}, not {lowest} to {INT32_MAX}"
+        if limits.buffer_size_max < 1:
+            yield f"fetch.buffer_size_max is {limits.buffer_size_max}, below 1"
+        if problem := timeout_problem("fetch.request_timeout_s", limits.request_timeout_s):
+            yield problem
 
 
 def _is_pattern(pattern: str | None) -> bool:

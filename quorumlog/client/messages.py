@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from operator import index
 from typing import Final, NamedTuple
 
-from quorumlog.client.records import Headers
+from quorumlog.client.records import OFFSET_MAX, Headers
 
 TIMESTAMP_MAX_MS = 2**63 - 1
-TIMEOUT_MAX_S: Final = (2**31 - 1) / 1000
+INT16_MAX: Final = 2**15 - 1
+INT32_MAX: Final = 2**31 - 1
+"""The highest numbers in the signed fields of 16 and 32 bits of a request."""
+TIMEOUT_MAX_S: Final = INT32_MAX / 1000
 """The longest timeout that requests can name (24 days): an int32 of ms."""
 
 
@@ -82,13 +85,15 @@ def as_timestamp_ms(time: object) -> int:
 
 
 def as_offset(offset: object) -> int:
-    """Return an offset as an int.  Raises: TypeError; ValueError: it is below 0."""
+    """Return an offset as an int.  Raises: TypeError; ValueError: it is out of range."""
     try:
         number = index(offset)  # type: ignore[arg-type]  # as in `as_timestamp_ms`
     except TypeError:
         raise TypeError(f"offset {offset!r} is not an int") from None
     if number < 0:
         raise ValueError(f"offset {number} is below 0")
+    if number > OFFSET_MAX:
+        raise ValueError(f"offset {number} is above {OFFSET_MAX}, the highest one")
     return number
 
 

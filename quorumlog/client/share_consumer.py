@@ -23,6 +23,7 @@ from uuid import UUID, uuid4
 from quorumlog.client.cluster import CONNECT_TIMEOUT_S, Cluster
 from quorumlog.client.coordinators import CoordinatorCalls, Kind, check
 from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.messages import INT32_MAX
 from quorumlog.client.partitions import refusal
 from quorumlog.client.record_codec import read_batch
 from quorumlog.client.records import Headers, OpenBatch, UnreadableBatchError, open_batches
@@ -40,7 +41,7 @@ RETRY_PAUSE_S: Final = 0.2
 LEADERS_AGE_S: Final = 30.0
 """The interval at which leaders are looked up: a former leader that is cut off from the other brokers still answers."""
 _JOINING, _LEAVING = 0, -1
-_FIRST_EPOCH, _LAST_EPOCH = 1, 2**31 - 1
+_FIRST_EPOCH, _LAST_EPOCH = 1, INT32_MAX
 """The epochs of a session after its first request, which has epoch 0.  The last one is followed by the first one."""
 NEWEST_VERSIONS: Final = {Api.FIND_COORDINATOR: 4, Api.SHARE_GROUP_HEARTBEAT: 1}
 _VERSION: Final = 1
@@ -132,8 +133,8 @@ class ShareConsumer:
     ) -> None:
         names = [topics] if isinstance(topics, str) else list(topics)
         problems = [f"{what} is empty" for what, value in (("group", group), ("topics", names)) if not value]
-        if max_records < 1:
-            problems.append(f"max_records is {max_records}, below 1")
+        if not 1 <= max_records <= INT32_MAX:
+            problems.append(f"max_records is {max_records}, not 1 to {INT32_MAX}")
         if problems:
             raise ConfigError(*problems)
         self._cluster = Cluster(bootstrap)

@@ -237,9 +237,30 @@ def test_a_timeout_that_the_protocol_cannot_express_is_a_wrong_argument(timeout_
     assert {"session_timeout_s", "max_poll_interval_s"} <= {each.split(" is ")[0] for each in failure.value.problems}
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("wait_ms", -1),
+        ("wait_ms", 2**31),
+        ("size_min", 2**31),
+        ("size_max", 2**31),
+        ("size_max", 0),
+        ("partition_size_max", 2**31),
+        ("partition_size_max", 0),
+        ("buffer_size_max", 0),
+        ("request_timeout_s", math.inf),
+    ],
+)
+def test_a_limit_with_which_no_fetch_is_possible_is_a_wrong_argument(name: str, value: float) -> None:
+    with pytest.raises(ConfigError) as failure:
+        Consumer("h:1", topics=["t"], fetch=FetchLimits(**{name: value}))  # type: ignore[arg-type]
+    (problem,) = failure.value.problems
+    assert problem.startswith(f"fetch.{name} is {value}")
+
+
 async def test_times_and_offsets_that_no_request_can_name_are_refused_at_once(brokers: FakeBrokers) -> None:
     bad_times: list[tuple[Any, type[Exception]]] = [(1_700_000_000_000.5, TypeError), (-1, ValueError)]  # -1: the end
-    bad_offsets: list[tuple[Any, type[Exception]]] = [(5.0, TypeError), (-1, ValueError)]
+    bad_offsets: list[tuple[Any, type[Exception]]] = [(5.0, TypeError), (-1, ValueError), (2**63, ValueError)]
     async with reading(brokers, topics=None) as consumer:
         consumer.assign([("t", 0)])
         for time, error in bad_times:

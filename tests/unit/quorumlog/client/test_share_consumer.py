@@ -520,9 +520,10 @@ def test_one_topic_may_be_given_by_its_name_alone() -> None:
     assert ShareConsumer("h:1", "g", topics="orders")._topics == ["orders"], "not its letters"
 
 
-def test_all_wrong_arguments_are_reported_together() -> None:
+@pytest.mark.parametrize("max_records", [0, 2**31])
+def test_all_wrong_arguments_are_reported_together(max_records: int) -> None:
     with pytest.raises(ConfigError) as failure:
-        ShareConsumer("h:1", "", topics=[], max_records=0)
+        ShareConsumer("h:1", "", topics=[], max_records=max_records)
     assert [problem.split(" is ")[0] for problem in failure.value.problems] == ["group", "topics", "max_records"]
 
 
