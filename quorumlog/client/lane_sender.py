@@ -65,9 +65,11 @@ class LaneSender:
     async def run(self, topic: Topic, lane: Lane) -> None:
         """Deliver the batches of a lane, until its topic is deleted and the lane is empty, or until cancelled."""
         loop = asyncio.get_running_loop()
+        await self._succeed(lane)
         while True:
             if not lane.queue:
                 if topic.is_deleted:
+                    lane.ended.set()
                     return
                 lane.changed.clear()
                 await lane.changed.wait()
@@ -80,6 +82,21 @@ class LaneSender:
             pieces: list[Piece] = []
             await self._deliver(topic, lane, batch, 0, len(batch.records), pieces)
             self._buffer.decide(batch, pieces)
+
+    async def _succeed(self, lane: Lane) -> None:
+        """Wait for the former lane of the partition, so that its records come first, and choose the first number.
+
+        The log may be the same as before, and a batch with a number that it knows would count as a duplicate.  So the
+        numbers go on in a transaction, whose producer is fixed, and begin with a new producer id otherwise.
+        """
+        former, lane.former = lane.former, None
+        if former is None:
+            return
+        await former.ended.wait()
+        if self._transaction is None:
+            lane.sequence.identity = None
+        elif lane.sequence.identity == former.sequence.identity:  # else the producer has a later epoch
+            lane.sequence = former.sequence
 
     async def _linger(self, lane: Lane, wait_s: float) -> None:
         lane.changed.clear()

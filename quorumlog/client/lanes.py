@@ -120,9 +120,10 @@ class Lane:
     """The queue of one partition.
 
     size_max: the largest size of a batch, in bytes.  It is lowered if the broker refuses a batch as too large.
+    former: the lane of the same partition whose records must be decided first; None if there is none.
     """
 
-    __slots__ = ("changed", "queue", "sequence", "size_max", "task")
+    __slots__ = ("changed", "ended", "former", "queue", "sequence", "size_max", "task")
 
     def __init__(self, topic: str, index: int, size_max: int) -> None:
         self.sequence = Sequence(topic, index)
@@ -130,6 +131,9 @@ class Lane:
         self.queue: deque[Batch] = deque()
         self.changed = asyncio.Event()
         """Set when a batch was added, or when the task of the lane must check its state again."""
+        self.former: Lane | None = None
+        self.ended = asyncio.Event()
+        """Set once all batches of a lane of a deleted topic are decided."""
         self.task: asyncio.Task[None] | None = None
 
 

@@ -46,9 +46,13 @@ class ProducerTopics:
         self._stale = stale
         self._begin = begin
         self._look_ups: dict[str, asyncio.Task[Topic]] = {}
+        self._former: dict[str, dict[int, Lane]] = {}
+        """The last lanes of topics that were dropped, by name and partition."""
 
     def lanes(self) -> list[Lane]:
-        return [lane for topic in self.known.values() for lane in topic.lanes]
+        """Return the lanes of all topics, and the lanes of dropped topics that still have batches."""
+        former = [lane for lanes in self._former.values() for lane in lanes.values() if not lane.ended.is_set()]
+        return [*former, *(lane for topic in self.known.values() for lane in topic.lanes)]
 
     def renumber(self, identity: tuple[int, int]) -> None:
         """Restart the sequence numbers of all lanes under a later identity."""
@@ -135,6 +139,7 @@ class ProducerTopics:
         for index in range(len(topic.lanes), len(state.leader_epochs)):
             lane = Lane(topic.name, index, self._batch_size_max)
             lane.sequence.identity = self.identity
+            lane.former = self._former.get(topic.name, {}).get(index)
             topic.lanes.append(lane)
             self._begin(topic, lane)
 
@@ -173,11 +178,16 @@ class ProducerTopics:
         return states
 
     def _forget(self, topic: Topic) -> None:
-        """Drop a topic, so that the next `send` looks it up.  If it was created again, its sequence numbers restart."""
+        """Drop a topic, so that the next `send` looks it up.
+
+        It may have been created again, or go on under another id.  The new lanes take both into account.
+        """
         if self.known.get(topic.name) is topic:
             del self.known[topic.name]
         topic.is_deleted = True
-        for lane in topic.lanes:
+        former = self._former.setdefault(topic.name, {})
+        for index, lane in enumerate(topic.lanes):
+            former[index] = lane
             lane.changed.set()
 
 

@@ -45,6 +45,34 @@ SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
     Mutant(
+        "a producer repeats sequence numbers in a topic that goes on under another id",
+        LANE_SENDER,
+        "            lane.sequence.identity = None\n",
+        "            pass\n",
+        (f"{PRODUCER_TESTS}::test_a_topic_that_goes_on_under_another_id_takes_each_record_for_a_new_one",),
+    ),
+    Mutant(
+        "a producer repeats the numbers of a transaction in a topic that goes on under another id",
+        LANE_SENDER,
+        "            lane.sequence = former.sequence\n",
+        "            pass\n",
+        (f"{TRANSACTION_TESTS}::test_a_topic_that_goes_on_under_another_id_takes_each_record_for_a_new_one",),
+    ),
+    Mutant(
+        "the numbers of an aborted transaction go on in a topic that goes on under another id",
+        LANE_SENDER,
+        "        elif lane.sequence.identity == former.sequence.identity:",
+        "        elif former.sequence.identity is not None:",
+        (f"{TRANSACTION_TESTS}::test_a_topic_that_goes_on_under_another_id_takes_each_record_for_a_new_one",),
+    ),
+    Mutant(
+        "records overtake those of a topic that goes on under another id",
+        LANE_SENDER,
+        "        await former.ended.wait()\n",
+        "        pass\n",
+        (f"{PRODUCER_TESTS}::test_a_topic_that_goes_on_under_another_id_keeps_the_order_of_records",),
+    ),
+    Mutant(
         "a truncation of records that were fetched ahead resets the position",
         STARTING,
         "            elif position.next_offset is not None and start <= position.next_offset <= end:\n",

@@ -17,6 +17,8 @@ from quorumlog.client.record_producer import Producer
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.record_batch import parse_header
+from tests.unit.broker.kafka.wellness import until
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
 
 S = 5.0
@@ -421,6 +423,27 @@ async def test_a_commit_that_is_cancelled_before_it_is_sent_leaves_the_transacti
         await producer.commit_transaction()
         assert [each.value for each in await brokers.records("t", 0)] == [b"first", b"second"]
     assert coordinator.kinds().count(END) == 1
+
+
+@pytest.mark.parametrize("failed", [False, True])
+async def test_a_topic_that_goes_on_under_another_id_takes_each_record_for_a_new_one(failed: bool) -> None:
+    async with in_transaction() as (producer, brokers, _):
+        brokers.replicas[1].acknowledge_all()
+        await producer.send_and_wait("t", b"0")
+        topic = producer._topics.known["t"]
+        await brokers.renew("t")
+        producer._topics._stale.set()
+        await until(lambda: producer._topics.known.get("t") is not topic)
+        assert producer._transactions is not None
+        if failed:
+            producer._transactions.failed(ClusterError(ApiError.TIMED_OUT, "a batch got no answer"))
+            await producer.abort_transaction()
+            producer.begin_transaction()
+        assert (await producer.send_and_wait("t", b"1")).offset == 1
+        header = parse_header(brokers.replicas[1].produced[-1][3])
+        assert (header.producer_id, header.producer_epoch) == producer._transactions.identity
+        await producer.commit_transaction()
+        assert [each.value for each in await brokers.records("t", 0)] == [b"0", b"1"]
 
 
 async def test_only_one_call_aborts_a_transaction_whose_batches_are_being_sent() -> None:

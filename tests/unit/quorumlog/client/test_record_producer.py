@@ -409,6 +409,39 @@ async def test_a_topic_that_was_created_again_begins_with_new_lanes(brokers: Fak
     assert await values_of(brokers) == [b"new"]
 
 
+async def renewed(brokers: FakeBrokers, producer: Producer) -> None:
+    """Remove a partition of topic t, which gets another id, and wait until the producer has noticed that."""
+    topic = producer._topics.known["t"]
+    await brokers.remove_last_partition("t")
+    producer._topics._stale.set()
+    await until(lambda: producer._topics.known.get("t") is not topic)
+
+
+async def test_a_topic_that_goes_on_under_another_id_takes_each_record_for_a_new_one(brokers: FakeBrokers) -> None:
+    async with Producer(brokers.bootstrap) as producer:
+        assert (await producer.send_and_wait("t", b"0", partition=0)).offset == 0
+        await renewed(brokers, producer)
+        assert (await producer.send_and_wait("t", b"1", partition=0)).offset == 1
+    assert await values_of(brokers) == [b"0", b"1"]
+
+
+async def test_a_topic_that_goes_on_under_another_id_keeps_the_order_of_records(brokers: FakeBrokers) -> None:
+    broker = brokers.replicas[1]
+    async with Producer(brokers.bootstrap) as producer:
+        await producer.send_and_wait("t", b"0", partition=0)
+        broker.acknowledge.clear()
+        broker.appended.clear()
+        sent = [await producer.send("t", b"1", partition=0)]
+        await broker.appended.wait()
+        sent.append(await producer.send("t", b"2", partition=0))
+        await renewed(brokers, producer)
+        sent.append(await producer.send("t", b"3", partition=0))
+        await asyncio.sleep(0.2)  # time for a new lane to overtake the old one
+        broker.acknowledge_all()
+        assert [(await each).offset for each in sent] == [1, 2, 3]
+    assert await values_of(brokers) == [b"0", b"1", b"2", b"3"]
+
+
 async def test_a_topic_that_one_broker_does_not_know_keeps_its_lanes(brokers: FakeBrokers) -> None:
     """New lanes would send later records beside those that wait in the old ones, which changes their order."""
     await brokers.hold_back(2)
