@@ -169,13 +169,23 @@ class BatchDelivery:
         match result.error_code:
             case KafkaCode.NONE:
                 return Delivered(result.base_offset, result.log_append_time_ms)
-            case KafkaCode.DUPLICATE_SEQUENCE_NUMBER:  # the broker has the batch, but no longer knows its offset
-                return Delivered(UNKNOWN_OFFSET)
+            case KafkaCode.DUPLICATE_SEQUENCE_NUMBER if sequence.attempts > 1:
+                return Delivered(UNKNOWN_OFFSET)  # the broker has the batch, but no longer knows its offset
+            case KafkaCode.DUPLICATE_SEQUENCE_NUMBER:  # an acknowledgement would lose the batch
+                raise _numbers_used(sequence)
             case KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER | KafkaCode.UNKNOWN_PRODUCER_ID:
                 raise _sequence_lost(sequence, result.error_code)
         raise refusal(
             result.error_code, topic, index, f"a batch of {counted(record_count, 'record')}", result.error_message
         )
+
+
+def _numbers_used(sequence: Sequence) -> ClusterError:
+    """Return the error for a new batch whose numbers the broker knows."""
+    what = f"sequence {sequence.next_sequence} (first attempt)"
+    error = refusal(KafkaCode.DUPLICATE_SEQUENCE_NUMBER, sequence.topic, sequence.index, what)
+    why = "its numbers belong to an earlier batch, so it was not stored"
+    return ClusterError(error.code, f"{error.message}; {why}", "send the records again")
 
 
 def _sequence_lost(sequence: Sequence, code: int) -> ClusterError:

@@ -10,6 +10,7 @@ CONSUMER_GROUP = "quorumlog/client/consumer_group.py"
 CONSUMER_PROGRESS = "quorumlog/client/consumer_progress.py"
 CONSUMER_READING = "quorumlog/client/consumer_reading.py"
 COORDINATORS = "quorumlog/client/coordinators.py"
+DELIVERY = "quorumlog/client/delivery.py"
 FETCHER = "quorumlog/client/fetcher.py"
 GROUP_MEMBER = "quorumlog/client/group_member.py"
 GROUPS = "quorumlog/client/groups.py"
@@ -44,6 +45,13 @@ STARTING_TESTS = "tests/unit/quorumlog/client/test_starting_offsets.py"
 SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
+    Mutant(
+        "a new batch with the numbers of an earlier one counts as delivered",
+        DELIVERY,
+        "            case KafkaCode.DUPLICATE_SEQUENCE_NUMBER if sequence.attempts > 1:",
+        "            case KafkaCode.DUPLICATE_SEQUENCE_NUMBER if sequence.attempts > 0:",
+        (f"{PRODUCER_TESTS}::test_only_a_batch_that_was_sent_before_can_be_a_duplicate",),
+    ),
     Mutant(
         "a producer repeats sequence numbers in a topic that goes on under another id",
         LANE_SENDER,

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from broker.kafka import api
 from quorumlog.client import (
     ClusterError,
     ConfigError,
@@ -28,6 +29,7 @@ from quorumlog.client.partitioner import partition_of
 from quorumlog.client.records import Record
 from quorumlog.runtime.addresses import Address
 from quorumlog.wire import compression
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import Codec, parse_header
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
 
@@ -265,6 +267,32 @@ async def test_a_partition_whose_log_lost_records_fails_one_batch_and_continues(
         assert failure.value.code == "OUT_OF_ORDER_SEQUENCE_NUMBER"
         await producer.send_and_wait("t", b"2", partition=0)
     assert await values_of(brokers) == [b"0", b"2"]
+
+
+@pytest.mark.parametrize("was_sent_before", [False, True])
+async def test_only_a_batch_that_was_sent_before_can_be_a_duplicate(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch, was_sent_before: bool
+) -> None:
+    """A new batch whose numbers the log knows was not stored, so it must not count as delivered."""
+    broker = brokers.replicas[1]
+    codes = [KafkaCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND] * was_sent_before + [KafkaCode.DUPLICATE_SEQUENCE_NUMBER]
+    append = broker._append
+
+    def answer(topic: str, index: int, batches: memoryview) -> api.ProduceResult:
+        if codes and codes[0] is KafkaCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+            append(topic, index, batches)
+        return api.ProduceResult(int(codes.pop(0))) if codes else append(topic, index, batches)
+
+    monkeypatch.setattr(broker, "_append", answer)
+    async with Producer(brokers.bootstrap) as producer:
+        if was_sent_before:
+            assert (await producer.send_and_wait("t", b"0", partition=0)).offset == -1
+        else:
+            with pytest.raises(ClusterError, match="its numbers belong to an earlier batch") as failure:
+                await producer.send_and_wait("t", b"0", partition=0)
+            assert failure.value.code == "DUPLICATE_SEQUENCE_NUMBER"
+        await producer.send_and_wait("t", b"1", partition=0)
+    assert await values_of(brokers) == [b"0"] * was_sent_before + [b"1"]
 
 
 async def test_flush_reports_each_failure_that_nobody_looked_at_once(brokers: FakeBrokers) -> None:
