@@ -66,6 +66,17 @@ class _Served(NamedTuple):
         return self.replica.leader is not self.role
 
 
+class _Look(NamedTuple):
+    """What a fetch may find in its ready partitions.
+
+    is_read_worthwhile: the partitions may have a result that ends the wait.
+    has_enough: the partitions have `min_bytes` of records.  If `min_bytes` is 0 or 1, only a read tells.
+    """
+
+    is_read_worthwhile: bool
+    has_enough: bool
+
+
 class FetchService:
     """Serves the fetches of consumers and followers.  random: draws the ids of sessions."""
 
@@ -121,11 +132,12 @@ class FetchService:
             while session.next_epoch == epoch:
                 last_chance = self._closed or loop.time() >= deadline or plan.min_bytes <= 0
                 last_chance = last_chance or len(self._parked) >= self._limits.parked_fetches
-                if last_chance or self._may_be_enough(session, plan):
+                look = self._look(session, plan)
+                if last_chance or look.is_read_worthwhile:
                     results, enough = await self._collect(session, plan)
                     if session.next_epoch != epoch:
                         break
-                    if enough or last_chance:
+                    if enough or look.has_enough or last_chance:
                         return self._reply(session, plan, results)
                 if session.session_id == NO_SESSION:
                     self._watch_all(session)
@@ -213,28 +225,36 @@ class FetchService:
 
     # -- the reply
 
-    def _may_be_enough(self, session: Session, plan: FetchPlan) -> bool:
-        """Return whether a read is worthwhile: a small append also wakes a consumer that waits for many bytes."""
+    def _look(self, session: Session, plan: FetchPlan) -> _Look:
+        """Look at the ready partitions without a read: a small append also wakes a consumer that waits for many bytes.
+
+        As in Kafka, a partition counts with the bytes that the consumer accepts of it, even if a reply holds fewer
+        because the next batch does not fit, or is in another segment.
+        """
         if plan.min_bytes <= 1 or plan.replica_id != CONSUMER:
-            return True
+            return _Look(is_read_worthwhile=True, has_enough=False)
         size = 0
+        has_other_news = False
         for key in list(session.ready):
             entry = session.entries[key]
             found = self._serving(entry, plan.replica_id, plan.rack)
-            if isinstance(found, KafkaCode):
-                return True
-            if self._check(entry, plan.replica_id, found) is not KafkaCode.NONE:
-                return True
+            verdict = found if isinstance(found, KafkaCode) else self._check(entry, plan.replica_id, found)
+            if isinstance(found, KafkaCode) or verdict is not KafkaCode.NONE:
+                has_other_news = has_other_news or verdict != entry.sent_code
+                continue
             if self._nearest(entry, plan, found) is not None:
-                return True
+                has_other_news = True
+                continue
             try:
                 there = found.log.size_between(entry.fetch_offset, _readable_end(found, plan))
             except (DiskError, CorruptStoreError):
-                return True  # the read reports the error
+                has_other_news = True  # the read reports the error
+                continue
             if there == 0 and session.session_id == NO_SESSION:
                 del session.ready[key]
             size += min(there, max(entry.max_bytes, 0))
-        return size >= self._wanted_bytes(plan)
+        has_enough = size >= self._wanted_bytes(plan)
+        return _Look(has_other_news or has_enough, has_enough)
 
     def _wanted_bytes(self, plan: FetchPlan) -> int:
         return max(1, min(plan.min_bytes, plan.max_bytes, self._limits.fetch_response_max_bytes))

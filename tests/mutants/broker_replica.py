@@ -601,6 +601,13 @@ MUTANTS = (
         (f"{FETCHER_TESTS}::test_a_position_at_which_the_log_was_not_truncated_is_reported_again",),
     ),
     Mutant(
+        "a fetch waits because whole batches are smaller than the bytes that are available",
+        FETCH,
+        "if enough or look.has_enough or last_chance:",
+        "if enough or last_chance:",
+        (f"{CONSUMER_SESSION_TESTS}::test_a_fetch_is_answered_once_its_partitions_have_enough_bytes",),
+    ),
+    Mutant(
         "a fetch whose session has just ended misses records",
         FETCH,
         "        session.ready.update(dict.fromkeys(session.entries))  # until",

@@ -242,6 +242,26 @@ async def test_a_small_append_does_not_end_the_wait_for_many_bytes(rig: Rig) -> 
     assert sorted(each.index for each in reply.results if len(each.records)) == [0, 1]
 
 
+@pytest.mark.parametrize("other", [{}, {COUNT: 0}])
+async def test_a_fetch_is_answered_once_its_partitions_have_enough_bytes(rig: Rig, other: dict[int, int]) -> None:
+    """A reply holds whole batches, so it may be smaller than the size that the consumer accepts for the partition."""
+    await rig.create((1,))
+    consumer = SessionConsumer(rig, by_id=True)
+    consumer.partition_size_max = 400
+    consumer.positions = {0: 0, **other}
+    await consumer.fetch()  # its reply also reports the partition that does not exist
+    waiting = asyncio.create_task(rig.replicas.fetch(consumer.next_plan(max_wait_ms=30_000, min_bytes=400)))
+    size = len(make_batch([b"b" * 100]))
+    for count in range(3):
+        await settle()
+        assert not waiting.done(), count
+        await write(rig, 0, b"b" * 100)
+    await settle()
+    assert waiting.done(), f"{min(3 * size, 400)} bytes are available"
+    reply = consumer.take(waiting.result())
+    assert [len(each.records) for each in reply.results if len(each.records)] == [2 * size]
+
+
 async def test_a_session_learns_of_a_partition_that_is_created_later(rig: Rig) -> None:
     consumer = await opened(rig, 1)
     consumer.positions[1] = 0
@@ -310,7 +330,7 @@ async def test_a_fetch_whose_session_has_just_ended_does_not_miss_records(rig: R
     """Records may be committed before the fetch continues."""
     rig.cluster.create(TOPIC, (1,), configs=(("write.caching", "true"),))
     await rig.learn()
-    await rig.produce(b"first", acks=1)  # waits for a flush; later records are committed at once
+    await write(rig, 0, b"a")  # once this is flushed, the log acknowledges records early
     consumer = SessionConsumer(rig, by_id=True)
     consumer.positions = {0: 1}
     session_id = (await consumer.fetch()).session_id
@@ -318,6 +338,6 @@ async def test_a_fetch_whose_session_has_just_ended_does_not_miss_records(rig: R
     await settle()
     assert rig.replicas.fetches.parked == 1
     await rig.replicas.fetch(consumer.plan({}, [], (session_id, -1)))  # ends the session
-    assert rig.produce(b"a", acks=1).done()
+    assert rig.produce(b"b", acks=1).done()
     (result,) = (await waiting).results
     assert len(result.records)
