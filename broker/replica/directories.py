@@ -93,7 +93,7 @@ class Directories:
             return
         else:
             found.config = config
-        found.advance_high_watermark(min(self._watermarks.restored(key), found.end_offset))
+        found.advance_high_watermark(self._watermarks.restored(key, found.directory_id))
         replica.open(found)
         self.report_changed(replica)
 

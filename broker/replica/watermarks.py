@@ -32,7 +32,7 @@ class Watermarks:
         self._disks = {disk.directory_id: disk for disk in disks}
         self._table = table
         self._unsaved: dict[PartitionKey, None] = {}
-        self._restored: dict[str, int] = {}
+        self._restored: dict[str, dict[UUID, int]] = {}
         self._forgotten: dict[UUID, set[str]] = {disk.directory_id: set() for disk in disks}
         self._found_in: dict[str, UUID] = {}
         table.context.events.watermark_moved.subscribe(self.note)
@@ -46,12 +46,16 @@ class Watermarks:
         for directory_id, disk in self._disks.items():
             for name, value in disk.facts.load(WATERMARK).items():
                 if value.isdigit():
-                    self._restored[name] = int(value)
+                    self._restored.setdefault(name, {})[directory_id] = int(value)
                     self._found_in[name] = directory_id
 
-    def restored(self, key: LogKey) -> int:
-        """Return the watermark that was saved before this start, and forget it; 0 if it is unknown."""
-        return self._restored.pop(watermark_fact(key), 0)
+    def restored(self, key: LogKey, directory_id: UUID) -> int:
+        """Return the watermark that was saved in this directory before this start; 0 if it is unknown.
+
+        Forget the watermarks of the replica.  Another directory may hold an older copy of the replica.  An unclean
+        election may have discarded records of that copy, so its watermark may be too high for this copy.
+        """
+        return self._restored.pop(watermark_fact(key), {}).get(directory_id, 0)
 
     def forget(self, key: LogKey) -> None:
         """Delete the fact of a deleted replica with the next `save`."""

@@ -7,6 +7,7 @@ from tests.mutants import Mutant
 DIRECTORIES = "broker/replica/directories.py"
 IMAGE = "broker/replica/image.py"
 ISR = "broker/replica/isr.py"
+WATERMARKS = "broker/replica/watermarks.py"
 ROLE_TESTS = "tests/unit/broker/replica/test_roles.py"
 MOVE_TESTS = "tests/unit/broker/replica/test_moves.py"
 
@@ -24,6 +25,13 @@ MUTANTS = (
         "        self.report(replica.partition, replica.log.directory_id)\n        if replica.log.durable",
         "        self.report_changed(replica)\n        if replica.log.durable",
         (f"{MOVE_TESTS}::test_a_replica_that_moves_back_reports_its_directory_again",),
+    ),
+    Mutant(
+        "the watermark of an older copy of a replica counts for the copy that is used",
+        WATERMARKS,
+        "self._restored.pop(watermark_fact(key), {}).get(directory_id, 0)",
+        "max(self._restored.pop(watermark_fact(key), {}).values(), default=0)",
+        (f"{ROLE_TESTS}::test_the_watermark_of_an_older_copy_does_not_count",),
     ),
     Mutant(
         "a report that arrives late leaves another directory in the metadata",

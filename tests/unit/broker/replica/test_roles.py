@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 from uuid import UUID
 
 import pytest
@@ -366,6 +366,40 @@ async def test_replica_of_a_failed_directory_that_is_assigned_again_in_one_pass_
     await rig.learn()
     assert rig.log.directory_id == rig.directories[0]
     assert rig.unreported == [(0, rig.directories[0])]
+
+
+async def test_the_watermark_of_an_older_copy_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unclean election may have discarded records of the older copy, so it may have another history."""
+    async with running(tmp_path, directories=2) as rig:
+        await rig.register()
+        await rig.create((2, 1))
+        topic_id, last_offset = rig.hosted().topic_id, rig.hosted().image.last_offset
+        await rig.reply(2, make_batch((b"a", b"b", b"c"), leader_epoch=0), high_watermark=3)
+        await rig.role.watermarks.save()
+        older = rig.log.directory_id
+        folders = [disk.root for disk in sorted(rig._disks, key=lambda disk: disk.directory_id == older)]
+        failing = next(disk for disk in rig._disks if disk.directory_id == older)
+        monkeypatch.setattr(failing.facts, "commit", AsyncMock(side_effect=FAILURE))
+        rig.role.logs.disk_failed(older, FAILURE)
+
+        def step(*to: Replica, **fields: Any) -> PartitionChange:
+            return PartitionChange(topic_id, 0, Reason.REASSIGNMENT, NO_OFFSET, last_offset, replicas=to, **fields)
+
+        for change in (step(Replica(2), isr=(2,)), step(Replica(2), Replica(1), adding=(1,))):
+            rig.cluster.apply([change])
+            await rig.learn()
+        assert rig.log.directory_id != older
+        await rig.reply(2, make_batch((b"x", b"y", b"z"), leader_epoch=0), high_watermark=1)
+        rig.cluster.apply([step(Replica(2), Replica(1, rig.log.directory_id))])
+    again = Rig(folders)
+    again.cluster = rig.cluster
+    async with again.role:
+        again.role.fetchers.start(cast(asyncio.TaskGroup, NoTasks()))
+        await again.register(1)
+        assert again.log.directory_id != older
+        assert (again.log.high_watermark, again.log.end_offset) == (1, 3)
+    for each in again._disks:
+        each.close()
 
 
 # -- configs
