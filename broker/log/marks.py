@@ -32,6 +32,7 @@ class LogMarks:
 
     __slots__ = (
         "_is_move_known",
+        "_is_move_written",
         "_written_watermark",
         "appended_since_checkpoint",
         "cleaned_offset",
@@ -63,6 +64,7 @@ class LogMarks:
         self._written_watermark = 0  # in the facts
         self.moved_from = tuple(state.moved_from)
         self._is_move_known = not state.moved_from  # by the controller
+        self._is_move_written = bool(state.moved_from)  # the facts name former directories
 
     @property
     def end_offset(self) -> int:
@@ -120,6 +122,7 @@ class LogMarks:
         self.appended_since_checkpoint = 0
         self.truncation_floor = max(recovery_offset, self._written_watermark)
         self.written_start_offset = self.start_offset
+        self._is_move_written = bool(self.unknown_moves())
 
     def state_written(self) -> None:
         """Note that the state that was taken last is durable in the facts."""
@@ -133,16 +136,23 @@ class LogMarks:
         self.is_changed = True
         self.moved_from = tuple(state.moved_from)
         self._is_move_known = False
+        self._is_move_written = bool(state.moved_from)
 
     def move_known(self) -> None:
         """Note that the controller's metadata names the directory of this log.
 
-        The next state that is written drops the former directories.  Otherwise backups of this directory would claim
-        permanently that the log left those directories with all records.
+        The next state that is written drops the former directories; a checkpoint is due for this.  Otherwise backups of
+        this directory, and a copy that it keeps while it is offline, would claim permanently that the log left those
+        directories with all records.
         """
         if not self._is_move_known:
             self._is_move_known = True
             self.is_changed = True
+
+    @property
+    def is_move_outdated(self) -> bool:
+        """Return whether the facts name former directories although the controller knows the current one."""
+        return self._is_move_written and self._is_move_known
 
     def unknown_moves(self) -> list[UUID]:
         """Return the part of `moved_from` that the facts must hold."""

@@ -61,9 +61,15 @@ class LogUpkeep:
     # -- checkpoints
 
     def is_checkpoint_due(self, checkpoint_bytes: int) -> bool:
-        """Return whether the start has moved, or `checkpoint_bytes` were appended, since the last checkpoint."""
+        """Return whether the state must be written.
+
+        It must if the start has moved, or `checkpoint_bytes` were appended, since the last checkpoint, or if the facts
+        still name directories that the log has left.
+        """
         marks = self._marks
-        return marks.start_offset != marks.written_start_offset or marks.appended_since_checkpoint >= checkpoint_bytes
+        if marks.start_offset != marks.written_start_offset or marks.is_move_outdated:
+            return True
+        return marks.appended_since_checkpoint >= checkpoint_bytes
 
     @property
     def needs_final_checkpoint(self) -> bool:

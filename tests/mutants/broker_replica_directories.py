@@ -93,6 +93,13 @@ MUTANTS = (
         (f"{MOVE_TESTS}::test_a_log_forgets_its_former_directory_once_the_controller_knows_its_present_one",),
     ),
     Mutant(
+        "an idle log claims until the next clean stop that it has all records of its former directory",
+        "broker/log/upkeep.py",
+        "if marks.start_offset != marks.written_start_offset or marks.is_move_outdated:",
+        "if marks.start_offset != marks.written_start_offset:",
+        ("tests/unit/broker/log/test_moves.py::test_an_idle_log_does_not_name_its_former_directory_for_long",),
+    ),
+    Mutant(
         "a log forgets its former directory while a report of that directory may still be applied",
         DIRECTORIES,
         "if replica.log is not None and replica.partition not in self._unreported:",

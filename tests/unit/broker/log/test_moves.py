@@ -80,6 +80,21 @@ async def test_a_log_moves_there_and_back_again_and_stops_cleanly(rig: MoveRig) 
     assert batches_of(rig.log) == rig.appended
 
 
+async def test_an_idle_log_does_not_name_its_former_directory_for_long(rig: MoveRig) -> None:
+    """While the directory is offline, the replica may begin anew in the former one.  Then this copy lacks records."""
+    rig.create()
+    await rig.fill(3)
+    await rig.move()
+    await rig.logs.maintain(lambda: 1, wall_ms=1)
+    await rig.restart()
+    assert list(rig.log.moved_from) == [rig.ids[0]]
+    rig.log.move_known()
+    await rig.logs.maintain(lambda: 1, wall_ms=1)
+    assert not rig.log.upkeep.is_checkpoint_due(1 << 20)
+    await rig.restart()
+    assert not rig.log.moved_from
+
+
 async def test_appends_and_acknowledgements_go_on_during_a_move(rig: MoveRig) -> None:
     rig.create()
     await rig.fill(5)
