@@ -112,16 +112,25 @@ class LogMarks:
 
     # -- the facts
 
+    @property
+    def writable_start_offset(self) -> int:
+        """The start offset to write to the facts now.
+
+        A restart trusts everything below it.  With write caching, the start may be above the durable end.  The rest is
+        written once it is durable.
+        """
+        return min(self.start_offset, max(self.durable_offset, self.durable_start_offset))
+
     def recovery_offset(self) -> int:
         """Return the end of the records that a restart may trust: they are durable and committed."""
-        return max(min(self.durable_offset, self.high_watermark), self.start_offset)
+        return max(min(self.durable_offset, self.high_watermark), self.writable_start_offset)
 
     def state_taken(self, recovery_offset: int) -> None:
         """Note that the state of the log is being written to the facts."""
-        self.is_changed = False
+        self.written_start_offset = self.writable_start_offset
+        self.is_changed = self.written_start_offset != self.start_offset
         self.appended_since_checkpoint = 0
         self.truncation_floor = max(recovery_offset, self._written_watermark)
-        self.written_start_offset = self.start_offset
         self._is_move_written = bool(self.unknown_moves())
 
     def state_written(self) -> None:

@@ -99,11 +99,11 @@ class LogUpkeep:
 
     def state(self) -> LogState:
         """Return the current state.  Only `take_state` notes that the state is written to the facts."""
-        marks = self._marks
+        marks, start_offset = self._marks, self._marks.writable_start_offset
         recovery = _recovery_point(self._segments, marks)
         return LogState(
             version=STATE_VERSION,
-            start_offset=marks.start_offset,
+            start_offset=start_offset,
             end_offset=marks.end_offset,
             high_watermark=marks.high_watermark,
             recovery=recovery,
@@ -111,7 +111,7 @@ class LogUpkeep:
                 SegmentState(one.base_offset, one.end_offset, one.size, one.newest_timestamp)
                 for one in self._segments.all
                 # An empty active segment is left out, because the next append creates it again.
-                if one.size and one.end_offset > marks.start_offset
+                if one.size and one.end_offset > start_offset
             ],
             epochs=list(marks.epochs.entries),
             producerless_offset=self._producers.producerless_offset,
@@ -152,7 +152,7 @@ def _is_too_old(segment: Segment, config: LogConfig, now_ms: int, wall_ms: int) 
 
 def _recovery_point(log_segments: LogSegments, marks: LogMarks) -> RecoveryPoint:
     """Return the point from which a restart checks the log; everything below it is trusted."""
-    offset, start_offset = marks.recovery_offset(), marks.start_offset
+    offset, start_offset = marks.recovery_offset(), marks.writable_start_offset
     segments = log_segments.all
     if len(segments) > 1 and not segments[-1].size:
         segments = segments[:-1]  # a restart forgets an empty segment, and the log continues in the previous one

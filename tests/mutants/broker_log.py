@@ -20,6 +20,16 @@ DURABILITY_TESTS = f"{UNIT}/test_durability.py"
 
 MUTANTS = (
     Mutant(
+        "a checkpoint trusts records that a client has deleted before they were durable",
+        "broker/log/marks.py",
+        "return min(self.start_offset, max(self.durable_offset, self.durable_start_offset))",
+        "return self.start_offset",
+        (
+            "tests/unit/broker/log/test_write_caching.py"
+            "::test_a_checkpoint_trusts_no_deleted_record_before_it_is_durable",
+        ),
+    ),
+    Mutant(
         "after the failure of a directory, no index is freed any more",
         MANAGER,
         "            if log.directory_id in failed:\n                segment.forget_index()",
@@ -155,15 +165,15 @@ MUTANTS = (
     Mutant(
         "a recovery point is not durable",
         MARKS,
-        "max(min(self.durable_offset, self.high_watermark), self.start_offset)",
-        "max(self.high_watermark, self.start_offset)",
+        "max(min(self.durable_offset, self.high_watermark), self.writable_start_offset)",
+        "max(self.high_watermark, self.writable_start_offset)",
         (f"{DURABILITY_TESTS}::test_a_recovery_point_is_durable_and_committed",),
     ),
     Mutant(
         "a recovery point is not committed",
         MARKS,
-        "max(min(self.durable_offset, self.high_watermark), self.start_offset)",
-        "max(self.durable_offset, self.start_offset)",
+        "max(min(self.durable_offset, self.high_watermark), self.writable_start_offset)",
+        "max(self.durable_offset, self.writable_start_offset)",
         (f"{DURABILITY_TESTS}::test_a_recovery_point_is_durable_and_committed",),
     ),
     Mutant(

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from broker.log import PartitionLog
 from broker.log.state import UNSYNCED, folder_fact
-from tests.unit.broker.log.rig import CACHING, KEY, SMALL, Rig, append, fill
+from tests.unit.broker.log.rig import CACHING, KEY, SMALL, Rig, append, fill, restart_with
 
 OFF = replace(CACHING, write_caching=False)
 
@@ -258,3 +258,34 @@ async def test_a_start_does_not_name_topics_whose_records_were_flushed(rig: Rig)
     await rig.logs.flush_all([log])
     await rig.restart(clean=False)
     assert rig.logs.early_topics == frozenset()
+
+
+async def test_a_checkpoint_trusts_no_deleted_record_before_it_is_durable(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may delete records that were acknowledged while the checkpoint flushed earlier ones."""
+    log = await caching(rig)
+    append(log, [b"second"])
+    log.advance_high_watermark(2)
+    (file,) = rig.files(log)
+    durable = b""
+    flush = rig.disk.flush
+
+    async def flushed(*what: Any) -> None:
+        nonlocal durable
+        await flush(*what)
+        durable = file.read_bytes()
+        for value in (b"third", b"fourth"):
+            append(log, [value])
+        log.advance_high_watermark(log.end_offset)
+        log.advance_start_offset(log.end_offset - 1)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(rig.disk, "flush", flushed)
+        await rig.logs.checkpoint([log])
+    assert log.start_offset > log.marks.durable_offset
+    assert log.durable_start_offset <= log.marks.durable_offset
+    assert log.upkeep.is_checkpoint_due(1 << 20), "the start is not durable yet"
+    await restart_with(rig, file, durable)  # a power failure
+    assert not rig.logs.failures
+    assert (rig.log.start_offset, rig.log.end_offset) == (2, 2)
