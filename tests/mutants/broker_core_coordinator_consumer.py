@@ -435,4 +435,14 @@ MUTANTS = (
             "tests/unit/broker/core/coordinator/consumer/test_migration.py::test_a_classic_member_that_never_joins_leaves_the_offsets_of_an_empty_consumer_group",
         ),
     ),
+    Mutant(
+        "all regular expressions that match a new topic are written in one step",
+        "broker/core/coordinator/consumer/changes.py",
+        "        if size and size + len(value) > subscription_max_bytes(turn.limits):\n",
+        "        if False:\n",
+        (
+            "tests/unit/broker/core/coordinator/consumer/test_consumer_group_topics.py"
+            "::test_expressions_that_match_a_new_topic_are_written_in_several_steps",
+        ),
+    ),
 )

@@ -111,14 +111,17 @@ def has_room(
 def resolve(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> bool:
     """Find the topics that each regular expression matches now, and drop the expressions that no member uses.
 
+    If the changed expressions do not fit into a step, the rest keep their topics, and the group stays outdated.
+
     Return whether this changed anything.
     """
     used = group.census.regexes
     has_changed = False
+    size = 0
     for regex in [each for each in group.regexes if each not in used]:
         put(turn, Kind.REGEX, group.name, None, regex)
         has_changed = True
-    for regex in sorted(used):
+    for regex in sorted(used, key=lambda each: (each in group.regexes, each)):  # a new one cannot wait
         found = tuple(topics.matching(regex) or ())
         known = group.regexes.get(regex)
         if known is not None and sum(map(len, found)) > subscription_max_bytes(turn.limits):
@@ -128,9 +131,15 @@ def resolve(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> bool:
                 f"the regular expression {regex!r} matches too many topics; its previous topics stay in force",
             )
             continue
-        if known is None or known.topics != found:
-            put(turn, Kind.REGEX, group.name, write_regex(RegexValue(found, topics.version, turn.wall_ms)), regex)
-            has_changed = True
+        if known is not None and known.topics == found:
+            continue
+        value = write_regex(RegexValue(found, topics.version, turn.wall_ms))
+        if size and size + len(value) > subscription_max_bytes(turn.limits):
+            group.outdate(turn.now_ms)
+            break
+        put(turn, Kind.REGEX, group.name, value, regex)
+        size += len(value)
+        has_changed = True
     return has_changed
 
 

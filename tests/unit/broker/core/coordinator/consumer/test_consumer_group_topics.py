@@ -8,6 +8,8 @@ import pytest
 
 from broker.core.coordinator import group_requests as g
 from broker.core.coordinator.consumer.records import Kind, read_key
+from broker.core.coordinator.consumer.requests import ConsumerLimits
+from broker.core.coordinator.machine import Step
 from tests.unit.broker.core.coordinator.consumer.driver import (
     ConsumerClient,
     coordinator,
@@ -60,6 +62,29 @@ def test_a_regular_expression_that_matches_too_much_is_refused_and_one_that_grow
     assert client.has == sales(0)
     assert any("too many topics" in note for note in home.notes)
     assert ConsumerClient(home, "m2", (), regex=".*").join() == "INVALID_REGULAR_EXPRESSION"
+
+
+def test_expressions_that_match_a_new_topic_are_written_in_several_steps() -> None:
+    """Each member has an expression of its own.  Together they do not fit into a batch, which no log accepts then."""
+    small = g.GroupLimits(
+        batch_max_bytes=20_000, name_max_bytes=1_000, consumer=ConsumerLimits(assignment_interval_ms=0)
+    )
+    names = {f"topic_{index:0100}": 1 for index in range(18)}
+    home = coordinator(small, sales=1, **names)
+    clients = [ConsumerClient(home, f"m{number}", (), regex=f"(topic_|new).*|{number}") for number in range(20)]
+    joined(home, *clients)
+    sizes, take = [], home.take
+
+    def measured(step: Step) -> Step:
+        sizes.append(sum(len(record.key) + len(record.value or b"") for record in step.records))
+        return take(step)
+
+    home.take = measured  # type: ignore[method-assign]
+    home.change_topics(new=1)
+    go_on(*clients)
+    assert max(sizes) < small.batch_max_bytes < sum(sizes)
+    assert not group_of(home).is_outdated
+    assert all("new" in value.topics for value in group_of(home).regexes.values())
 
 
 def test_a_tick_compares_the_topics_with_the_expressions_of_few_groups() -> None:
