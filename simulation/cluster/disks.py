@@ -66,7 +66,7 @@ class DiskWatch:
         for key, (end, where) in list(kept.items()):
             if where == directory_id:
                 del kept[key]
-                self._lost[node_id, key] = end
+                self._lost[node_id, key] = max(end, self._lost.get((node_id, key), 0))
 
     def restored(self, node_id: int, directory_id: UUID, ends: Mapping[LogKey, int]) -> None:
         """Record that a disk was restored from a backup.  ends: the durable ends at the time of the backup."""
