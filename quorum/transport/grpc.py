@@ -117,7 +117,7 @@ class GrpcTransport:
         self._controller_handler: ControllerHandler | None = None
         self._channels: OrderedDict[str, _Channel] = OrderedDict()
         self._correlation_ids = itertools.count(1)
-        self._streams: set[asyncio.Task[Any]] = set()  # the handlers of incoming streams
+        self._streams: set[asyncio.Task[Any]] = set()  # the handlers of incoming streams, except while they write
         self._closing: list[asyncio.Task[None]] = []  # closings of channels that were replaced, until they end
         self._closed = False
         self._lines = LineBudget(logger, lambda: asyncio.get_running_loop().time(), 1, _LOG_EVERY_S)
@@ -219,10 +219,13 @@ class GrpcTransport:
         try:
             ends_at = loop.time() + HANDLING_MAX_S
             async with asyncio.timeout_at(ends_at) as limit:
-                while (wire := await context.read()) is not grpc.aio.EOF:
+                while not self._closed and (wire := await context.read()) is not grpc.aio.EOF:
                     correlation_id, request = await self._request(rpc, wire, context)
                     reply: Reply = await self._handled(self._handler(request), rpc, context)
+                    # `close` must not cancel a write: gRPC cannot abort a stream before the write has ended.
+                    self._streams.discard(task)
                     await context.write(convert.reply_to_wire(rpc, reply, correlation_id))
+                    self._streams.add(task)
                     now = loop.time()
                     if (
                         now + HANDLING_MAX_S - ends_at > STREAM_SLACK_S
@@ -234,9 +237,10 @@ class GrpcTransport:
         except asyncio.CancelledError:
             if not self._closed:
                 raise
-            await _abort(context, grpc.StatusCode.UNAVAILABLE, "this node is stopping")
         finally:
             self._streams.discard(task)
+        if self._closed:
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, "this node is stopping")
 
     async def _request(self, rpc: AnyRpc, wire: bytes, context: _Context) -> tuple[int, Request]:
         """Return the correlation id and the request of a call, or refuse it."""

@@ -76,4 +76,14 @@ MUTANTS = (
         "if not future.done():",
         (f"{EXCHANGE_TESTS}::test_a_request_without_an_answer_fails_and_later_ones_have_their_own_time",),
     ),
+    Mutant(
+        "a node that stops cancels the replies that it is writing",
+        TRANSPORT,
+        "                    self._streams.discard(task)\n                    await",
+        "                    await",
+        (
+            "tests/unit/quorum/transport/test_grpc_transport.py"
+            "::test_a_node_that_stops_does_not_cancel_a_reply_that_is_being_written",
+        ),
+    ),
 )

@@ -482,12 +482,43 @@ async def test_a_node_that_stops_ends_its_streams_at_once(
     served.transport._handler = never
     asking = asyncio.ensure_future(client.ask(peer, FETCH, 60_000))
     await handling.wait()
-    assert len(served.transport._streams) == 2
+    await until(lambda: len(served.transport._streams) == 2)
     async with asyncio.timeout(30):  # half of the grace period
         await served.transport.close()
     with pytest.raises(UnreachableError, match="UNAVAILABLE: this node is stopping"):
         await asking
     await idle.close()
+
+
+async def test_a_node_that_stops_does_not_cancel_a_reply_that_is_being_written(served: Fixture) -> None:
+    """gRPC cannot abort a stream during a write, so the stream would last until the end of the grace period."""
+    is_writing, may_end = asyncio.Event(), asyncio.Event()
+
+    class Context:
+        aborted: grpc.StatusCode | None = None
+        written = 0
+
+        async def read(self) -> bytes:
+            return convert.request_to_wire(FETCH, 1)
+
+        async def write(self, wire: bytes) -> None:
+            is_writing.set()
+            await may_end.wait()
+            self.written += 1
+
+        async def abort(self, code: grpc.StatusCode, details: str) -> None:
+            self.aborted = code
+            raise grpc.aio.AbortError
+
+    context = Context()
+    stream = asyncio.ensure_future(served.transport._serve_fetches(None, context))
+    async with asyncio.timeout(20):
+        await is_writing.wait()
+        await served.transport.close()
+        may_end.set()
+        with pytest.raises(grpc.aio.AbortError):
+            await stream
+    assert (context.written, context.aborted) == (1, grpc.StatusCode.UNAVAILABLE)
 
 
 async def test_a_node_of_an_older_release_gets_each_fetch_as_a_call(
