@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import pytest
+
 from broker.log import Appended, LogConfig, LogKey, LogManager, PartitionLog
 from quorumlog.runtime.file_disk import FileDisk
 from tests.unit.broker.log.batches import make_batch
@@ -74,6 +76,24 @@ class Rig:
 
     def files(self, log: PartitionLog, kind: str = "log") -> list[Path]:
         return sorted((self.folder / log.folder).glob(f"*.{kind}"))
+
+
+class HeldCommits:
+    """Facts are written to the disk only after `release`."""
+
+    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = asyncio.Event()
+        self._may_end = asyncio.Event()
+        self._commit = rig.disk.facts.commit
+        monkeypatch.setattr(rig.disk.facts, "commit", self._held)
+
+    async def _held(self, changes: dict[str, bytes | None]) -> None:
+        self.begun.set()
+        await self._may_end.wait()
+        await self._commit(changes)
+
+    def release(self) -> None:
+        self._may_end.set()
 
 
 def append(log: PartitionLog, values: list[bytes], epoch: int = 0, now_ms: int = 0, **options: Any) -> Appended:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from broker.log.state import folder_fact
 from quorumlog.runtime.disk import DiskFile
-from tests.unit.broker.log.rig import KEY, SMALL, Rig, append, batches_of, fill, restart_with
+from tests.unit.broker.log.rig import KEY, SMALL, HeldCommits, Rig, append, batches_of, fill, restart_with
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
@@ -162,21 +162,14 @@ async def test_a_truncation_whose_flush_ends_while_another_one_is_prepared_is_co
     log = rig.create()
     fill(log, 30)
     await rig.logs.flush_all([log])
-    commit, is_writing, may_write = rig.disk.facts.commit, asyncio.Event(), asyncio.Event()
-
-    async def gated(changes: dict[str, bytes | None]) -> None:
-        is_writing.set()
-        await may_write.wait()
-        await commit(changes)
-
-    monkeypatch.setattr(rig.disk.facts, "commit", gated)
+    commits = HeldCommits(rig, monkeypatch)
     offset = log.segments[3].base_offset
     log.truncate_to(log.segments[5].base_offset)
     preparing = asyncio.ensure_future(rig.logs.prepare_truncation(log, offset))
     async with asyncio.timeout(20):
-        await is_writing.wait()
+        await commits.begun.wait()
         await rig.logs.flush_all([log])
     assert log.durability.is_truncating
-    may_write.set()
+    commits.release()
     await preparing
     assert not log.durability.is_truncating

@@ -11,27 +11,9 @@ from msgspec.structs import replace
 
 from broker.log import PartitionLog
 from broker.log.state import UNSYNCED, folder_fact
-from tests.unit.broker.log.rig import CACHING, KEY, SMALL, Rig, append, fill, restart_with
+from tests.unit.broker.log.rig import CACHING, KEY, SMALL, HeldCommits, Rig, append, fill, restart_with
 
 OFF = replace(CACHING, write_caching=False)
-
-
-class HeldCommits:
-    """Facts are written to the disk only after `release`."""
-
-    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun = asyncio.Event()
-        self._may_end = asyncio.Event()
-        self._commit = rig.disk.facts.commit
-        monkeypatch.setattr(rig.disk.facts, "commit", self._held)
-
-    async def _held(self, changes: dict[str, bytes | None]) -> None:
-        self.begun.set()
-        await self._may_end.wait()
-        await self._commit(changes)
-
-    def release(self) -> None:
-        self._may_end.set()
 
 
 class HeldFlushes:
@@ -151,10 +133,8 @@ async def test_acknowledgements_wait_at_once_without_write_caching(rig: Rig) -> 
     assert durable == [2]
 
 
-async def test_a_flush_from_before_the_switch_does_not_call_later_records_flushed(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """write.caching is switched off and on again while a flush is under way."""
+async def switched_in_a_flush(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> tuple[PartitionLog, HeldFlushes]:
+    """Switch write.caching off and on again while a flush of two records is under way, and append a third one."""
     log = await caching(rig)
     append(log, [b"b"])
     flushes = HeldFlushes(rig, monkeypatch)
@@ -163,6 +143,14 @@ async def test_a_flush_from_before_the_switch_does_not_call_later_records_flushe
     log.config = CACHING
     append(log, [b"c"])
     assert log.flushed_offset == 3
+    return log, flushes
+
+
+async def test_a_flush_from_before_the_switch_does_not_call_later_records_flushed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """write.caching is switched off and on again while a flush is under way."""
+    log, flushes = await switched_in_a_flush(rig, monkeypatch)
     flushed = asyncio.Event()
     log.durability.on_flushed = lambda _: flushed.set()
     flushes.release(1)
@@ -174,14 +162,7 @@ async def test_a_flush_from_before_two_switches_does_not_call_records_between_th
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """write.caching is switched off, on and off again while a flush is under way."""
-    log = await caching(rig)
-    append(log, [b"b"])
-    flushes = HeldFlushes(rig, monkeypatch)
-    log.config = OFF
-    await flushes.begun(1)
-    log.config = CACHING
-    append(log, [b"c"])
-    assert log.flushed_offset == 3
+    log, flushes = await switched_in_a_flush(rig, monkeypatch)
     log.config = OFF
     flushes.release(1)
     await flushes.begun(2)

@@ -196,10 +196,8 @@ async def test_no_transaction_begins_before_a_failed_one_has_its_next_epoch(each
     assert each.transactions.identity == (7, 4)
 
 
-async def test_two_calls_do_not_abort_at_the_same_time(each: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one would send an end under the epoch that the first one has replaced, and fence the producer."""
-    producer = Producer("127.0.0.1:1", transactional_id="billing")
-    producer._transactions = producer._transaction = each.transactions
+def slow_ends(each: Setting, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Hold requests that end a transaction.  Return the events that one is held, and that they may go on."""
     ending, going_on, ask = asyncio.Event(), asyncio.Event(), each.coordinator.ask
 
     async def slowly(connection: object, api: Api, values: Any, left_s: float) -> Any:
@@ -209,6 +207,14 @@ async def test_two_calls_do_not_abort_at_the_same_time(each: Setting, monkeypatc
         return await ask(connection, api, values, left_s)
 
     monkeypatch.setattr(each.coordinator, "ask", slowly)
+    return ending, going_on
+
+
+async def test_two_calls_do_not_abort_at_the_same_time(each: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one would send an end under the epoch that the first one has replaced, and fence the producer."""
+    producer = Producer("127.0.0.1:1", transactional_id="billing")
+    producer._transactions = producer._transaction = each.transactions
+    ending, going_on = slow_ends(each, monkeypatch)
     async with producer:
         each.coordinator.asked.clear()
         producer.begin_transaction()
@@ -385,15 +391,7 @@ async def test_two_calls_do_not_send_the_commit_at_the_same_time(
     """The second one could commit the next transaction, which may begin once the first one has its answer."""
     producer = Producer("127.0.0.1:1", transactional_id="billing")
     producer._transactions = producer._transaction = each.transactions
-    ending, going_on, ask = asyncio.Event(), asyncio.Event(), each.coordinator.ask
-
-    async def slowly(connection: object, api: Api, values: Any, left_s: float) -> Any:
-        if api == END:
-            ending.set()
-            await going_on.wait()
-        return await ask(connection, api, values, left_s)
-
-    monkeypatch.setattr(each.coordinator, "ask", slowly)
+    ending, going_on = slow_ends(each, monkeypatch)
     async with producer:
         each.coordinator.asked.clear()
         producer.begin_transaction()

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -322,16 +323,23 @@ async def truncate(brokers: FakeBrokers, consumer: Consumer, end: int) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
-async def test_a_truncation_after_the_position_loses_and_repeats_no_record(brokers: FakeBrokers, policy: str) -> None:
+@asynccontextmanager
+async def truncated(brokers: FakeBrokers, policy: str, position: int) -> AsyncIterator[Consumer]:
+    """A consumer at this position of a batch of ten records, of which four are left, and two new ones follow."""
     brokers.shared.logs["t", 0].batches.clear()
     await brokers.fill("t", 0, batch(*range(10)))
     async with reading(brokers, topics=None, auto_offset_reset=policy) as consumer:
         consumer.assign([("t", 0)])
         consumer.seek(("t", 0), 0)
-        await take(consumer, 2)
+        await take(consumer, position)
         await truncate(brokers, consumer, 4)
         await brokers.fill("t", 0, batch(14, 15))
+        yield consumer
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
+async def test_a_truncation_after_the_position_loses_and_repeats_no_record(brokers: FakeBrokers, policy: str) -> None:
+    async with truncated(brokers, policy, position=2) as consumer:
         assert [record.value for record in await take(consumer, 4)] == [b"2", b"3", b"14", b"15"]
 
 
@@ -339,13 +347,6 @@ async def test_a_truncation_after_the_position_loses_and_repeats_no_record(broke
 async def test_new_records_at_the_offsets_of_truncated_ones_are_read(
     brokers: FakeBrokers, policy: str, first: list[int]
 ) -> None:
-    brokers.shared.logs["t", 0].batches.clear()
-    await brokers.fill("t", 0, batch(*range(10)))
-    async with reading(brokers, topics=None, auto_offset_reset=policy) as consumer:
-        consumer.assign([("t", 0)])
-        consumer.seek(("t", 0), 0)
-        await take(consumer, 6)
-        await truncate(brokers, consumer, 4)
-        await brokers.fill("t", 0, batch(14, 15))
+    async with truncated(brokers, policy, position=6) as consumer:
         expected = [*first, 14, 15]
         assert [int(record.value or b"") for record in await take(consumer, len(expected))] == expected
