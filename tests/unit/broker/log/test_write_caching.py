@@ -267,6 +267,7 @@ async def test_a_checkpoint_trusts_no_deleted_record_before_it_is_durable(
     assert log.start_offset > log.marks.durable_offset
     assert log.durable_start_offset <= log.marks.durable_offset
     assert log.upkeep.is_checkpoint_due(1 << 20), "the start is not durable yet"
+    assert log.upkeep.needs_final_checkpoint, "a clean stop writes the rest of the start"
     await restart_with(rig, file, durable)  # a power failure
     assert not rig.logs.failures
     assert (rig.log.start_offset, rig.log.end_offset) == (2, 2)

@@ -262,6 +262,19 @@ async def test_a_fetch_is_answered_once_its_partitions_have_enough_bytes(rig: Ri
     assert [len(each.records) for each in reply.results if len(each.records)] == [2 * size]
 
 
+async def test_a_partition_counts_only_with_the_bytes_that_the_consumer_accepts(rig: Rig) -> None:
+    await rig.create((1,))
+    consumer = SessionConsumer(rig, by_id=True)
+    consumer.partition_size_max = 400
+    consumer.positions = {0: 0}
+    await consumer.fetch()
+    await write(rig, 0, b"b" * 800)
+    waiting = asyncio.create_task(rig.replicas.fetch(consumer.next_plan(max_wait_ms=30_000, min_bytes=600)))
+    await settle()
+    assert not waiting.done()
+    waiting.cancel()
+
+
 async def test_a_session_learns_of_a_partition_that_is_created_later(rig: Rig) -> None:
     consumer = await opened(rig, 1)
     consumer.positions[1] = 0

@@ -300,6 +300,7 @@ async def test_a_given_cluster_stays_open() -> None:
         (lambda admin: admin.create_topic("a", 1, 2**15), "topic a: replication_factor is 32768"),
         (lambda admin: admin.create_topics([NewTopic("a", assignment=[[1, 2**31]])]), "a broker id is 2147483648"),
         (lambda admin: admin.add_partitions("a", 2**31), "total is 2147483648"),
+        (lambda admin: admin.add_partitions("a", -(2**31) - 1), "total is -2147483649"),
         (lambda admin: admin.get_configs(), "name one of topic, broker and group"),
         (lambda admin: admin.get_configs(topic="a", broker=1), "name one of topic, broker and group"),
         (lambda admin: admin.set_configs({"a": "1"}, topic="a", group="g"), "name one of topic, broker and group"),

@@ -87,6 +87,32 @@ def test_expressions_that_match_a_new_topic_are_written_in_several_steps() -> No
     assert all("new" in value.topics for value in group_of(home).regexes.values())
 
 
+def test_an_expression_whose_topics_fill_a_step_is_written() -> None:
+    small = g.GroupLimits(batch_max_bytes=20_000, name_max_bytes=1_000)
+    home = coordinator(small, sales=1)
+    client = ConsumerClient(home, "m1", (), regex=".*")
+    joined(home, client)
+    # With `sales`, 2,405 of the 2,500 bytes that are permitted.  The record is larger, since each name has a length.
+    names = [f"topic_{index:018}" for index in range(100)]
+    home.change_topics(**dict.fromkeys(names, 1))
+    go_on(client)
+    assert not group_of(home).is_outdated
+    assert set(group_of(home).regexes[".*"].topics) == {"sales", *names}
+
+
+def test_the_expression_of_a_new_member_is_written_before_those_that_have_grown() -> None:
+    small = g.GroupLimits(
+        batch_max_bytes=20_000, name_max_bytes=1_000, consumer=ConsumerLimits(assignment_interval_ms=0)
+    )
+    home = coordinator(small, sales=1, **{f"topic_{index:0100}": 1 for index in range(18)})
+    clients = [ConsumerClient(home, f"m{number}", (), regex=f"(topic_|new).*|{number}") for number in range(3)]
+    joined(home, *clients)
+    home.change_topics(new=1)
+    late = ConsumerClient(home, "late", (), regex="sales|zzz")
+    assert late.join() == "NONE"
+    assert "sales|zzz" in group_of(home).regexes
+
+
 def test_a_tick_compares_the_topics_with_the_expressions_of_few_groups() -> None:
     home = coordinator(sales=1)
     clients = [
