@@ -1,11 +1,11 @@
 """Decides which part of a compacted log is cleaned next, and which segments share a replacement.  Pure.
 
-Theory of operation.  A log has a *clean* part, below `cleaned_offset`, in which each key has one record, and a *dirty*
-part above it.  Cleaning reads the dirty part, notes the latest offset of each key, and rewrites both parts without the
-records that a later record of the same key replaces.  Only sealed segments are cleaned.  They must be durable and
-committed, and all their records must be older than `min.compaction.lag.ms`.  Cleaning is due when the dirty part is at
-least `min.cleanable.dirty.ratio` of all cleanable bytes, because a smaller part does not justify the reads.  It is also
-due when the oldest dirty record is older than `max.compaction.lag.ms`.
+Theory of operation.  A log has a *clean* part, below `cleaned_offset`, in which each key has at most one record, and a
+*dirty* part above it.  Cleaning reads the dirty part, notes the latest offset of each key, and rewrites both parts
+without the records that a later record of the same key replaces.  Only sealed segments are cleaned.  They must be
+durable and committed, and all their records must be older than `min.compaction.lag.ms`.  Cleaning is due when the dirty
+part is at least `min.cleanable.dirty.ratio` of all cleanable bytes, because a smaller part does not justify the reads.
+It is also due when the oldest dirty record is older than `max.compaction.lag.ms`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class CleaningPolicy(NamedTuple):
 class DirtyRange(NamedTuple):
     """The dirty part that may be cleaned now.
 
-    start: first dirty offset.  limit: first offset that must not be cleaned; it is the end of a sealed segment.
+    start: first dirty offset.
+    limit: first offset that must not be cleaned: the end of a sealed segment.  It equals `start` if
+        nothing may be cleaned.
     dirty_size, size: bytes of the dirty part, and of everything that would be read.
     """
 

@@ -16,7 +16,7 @@ UNKNOWN_EPOCH = (-1, -1)
 class EpochCache:
     """Epochs ascending, with their start offsets, and the log end.
 
-    An epoch that begins below the log's start may have begun earlier still.
+    If the start offset of an epoch is below the log's start, the epoch may have begun before that offset.
     """
 
     __slots__ = ("_epochs", "_starts", "end_offset")
@@ -69,9 +69,8 @@ class EpochCache:
 
     def end_of(self, epoch: int) -> tuple[int, int]:
         """Return the largest known epoch that is not above `epoch`, and its end offset.
-
-        Returns `UNKNOWN_EPOCH` for an epoch above the latest.  For an epoch below the first known one, returns `epoch`
-        itself, and the start of the first known epoch as its end.
+        Returns `UNKNOWN_EPOCH` for a negative epoch and for an epoch above the latest.  For an epoch below the first
+        known one, returns `epoch` itself, and the start of the first known epoch as its end.
         """
         if epoch < 0 or epoch > self.latest:
             return UNKNOWN_EPOCH

@@ -7,8 +7,8 @@ If a follower of 10,000 partitions named each of them in every fetch, the names 
 partitions that changed, and a reply contains only partitions with news.
 
 **Numbers.**  The leader draws the session id.  The session epoch counts requests: 1, 2, 3 … (2^31-1 is followed by 1).
-A repeated or lost request is therefore noticed immediately.  Any mismatch ends the session, and the fetcher starts over
-with a full fetch.  Epoch 0 asks for a new session, and -1 for no session.
+A repeated or lost request is therefore noticed immediately.  After any mismatch, the fetcher starts over with a full
+fetch, which closes the old session.  Epoch 0 asks for a new session, and -1 for no session.
 
 **Cost.**  Neither end walks a whole session for an incremental fetch.  The fetcher keeps the set of partitions whose
 target changed since it was last sent.  The leader keeps, for each session, the partitions that may have news (`ready`).
@@ -121,7 +121,7 @@ class FetcherSession:
 
     @property
     def has_news(self) -> bool:
-        """Return whether a target has changed since it was last sent."""
+        """Return whether a target may have changed since it was last sent."""
         return bool(self._changed)
 
     def target(self, key: PartitionKey) -> FetchTarget | None:
@@ -132,7 +132,7 @@ class FetcherSession:
         return self._sent.get(key)
 
     def want(self, key: PartitionKey, target: FetchTarget) -> None:
-        """Fetch this partition from this position; the next request names it."""
+        """Fetch this partition from this position.  The next request with room names a changed position."""
         self._targets[key] = target
         self._changed[key] = None
 
@@ -318,7 +318,8 @@ class SessionCache(Generic[Key]):
     partitions_max: maximum number of partitions that the sessions of consumers list together.
     idle_ms: time that a session without requests is kept.  Other consumers cannot replace a session younger than this.
     on_closed: called with each session that ends.
-    evicted: the number of sessions that the cache has closed, because they were idle or another one replaced them.
+    evicted: the number of sessions that the cache has closed, because they were idle, another session replaced them, or
+        the sessions of consumers listed too many partitions.
     """
 
     def __init__(
@@ -358,6 +359,8 @@ class SessionCache(Generic[Key]):
         by_id: bool = False,
     ) -> LeaderSession[Key] | KafkaCode:
         """Return the session of a request, or the error if there is none.
+
+        A full fetch closes the session that it names.  Its new session has the id NO_SESSION if there is no room.
 
         size: the number of partitions that the request names.
         """

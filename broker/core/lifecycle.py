@@ -6,8 +6,8 @@ STARTING → (registered) → FENCED ⇄ RUNNING → DRAINING → STOPPED.
 
 A process is one *incarnation*, whose id is drawn at start.  It registers until it is accepted; the broker epoch in the
 reply names the registration.  Then it heartbeats: at first immediately, then in each interval, and immediately when the
-controller should act on a change.  Such a change is a failed directory, a requested stop, or metadata applied past the
-broker's own registration, so that the broker is unfenced before the next interval.  If a reply calls its epoch stale,
+controller should act on a change.  Such a change is a failed directory, a requested stop, or metadata that a fenced
+broker has applied, so that the broker is unfenced before the next interval.  If a reply calls its epoch stale,
 the broker registers again.  No other incarnation can have taken the broker id while this one holds the lock of the data
 directory.  So the controller has lost this registration, but has not replaced it.  A duplicate broker id is refused at
 registration and needs an operator.

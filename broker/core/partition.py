@@ -12,19 +12,19 @@ one in the image, and if the leader's epoch history confirms its offset.  Any ot
 another history.  So a position is an offset *and* the epoch of the record before it.  Both sides still know that epoch
 when retention has deleted the record.  A replica that starts over receives this epoch with its new start.
 
-**Watermark.**  The lowest position over the *maximal* ISR.  That is the committed ISR plus every addition that was
-proposed at this partition epoch and might still be accepted.  A proposed removal does not count before it is committed.
-So each member of any ISR that the controller may elect from holds everything below the watermark.  While the committed
-ISR is smaller than the minimum, the watermark rises at most to the watermark that this leader knew at its election
-(KAFKA-15583).  It never moves back.
+**Watermark.**  The watermark is the lowest position in the *maximal* ISR.  That is the committed ISR plus every
+addition that was proposed at this partition epoch and might still be accepted.  A proposed removal does not count
+before it is committed.  So each member of any ISR that the controller may elect from holds everything below the
+watermark.  While the committed ISR is smaller than the minimum, the watermark rises at most to the watermark that this
+leader knew at its election (KAFKA-15583).  It never moves back.
 
 **Proposals.**  An ISR change is a compare-and-set on the partition epoch.  For the watermark, a proposal is in force
 from the moment it is sent until the metadata log shows a higher partition epoch or a definite refusal arrives.  A
 missing answer (timeout, connection, NOT_CONTROLLER) decides nothing: a copy of the request may still be in transit, and
 may still be accepted.  The additions of the proposal then stay in the maximal ISR.  The next proposal under the same
 partition epoch decides, as at most one of these proposals can be accepted.  A refusal that follows an unanswered copy
-is therefore not definite.  In that case there is another proposal, even if it equals the committed ISR.  Its acceptance
-moves the partition epoch past every copy.
+is therefore not definite.  In that case the leader sends another proposal, even if it equals the committed ISR.  Its
+acceptance moves the partition epoch past every copy.
 
 **Joining.**  A follower may join under these conditions.  It is within the limits on lag (see **Leaving**).  It has
 everything below the watermark.  It has reached the offset at which this leader began; otherwise it could lack records
@@ -463,6 +463,9 @@ def check_position(
     fetch_offset: int, last_fetched_epoch: int, log_start: int, epochs: EpochCache, *, is_replica: bool
 ) -> Divergence | KafkaCode:
     """Compare a fetcher's position with the leader's history; return KafkaCode.NONE if it fits.
+
+    Return OFFSET_OUT_OF_RANGE if the position is below `log_start`, or has no epoch and does not fit.  Return a
+    Divergence if the epochs show that the histories differ.
 
     last_fetched_epoch: -1 if the fetcher does not know it.  A consumer's position must then only be within the bounds
     of the log.  A replica's position then fits only at the leader's log start, and only if the leader does not know the

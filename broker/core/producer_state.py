@@ -11,10 +11,10 @@ of a batch that it received as a follower.  Only a leader calls `check` first.
 
 **Forgetting.**  A producer expires after it has been silent for `expiration_ms`, never because retention deleted its
 batches.  Silence is measured between calls of `expire`, on a clock that does not jump.  It begins at the first call
-that finds all batches of the producer committed.  So a batch that still waits for its replicas, and that its producer
-may send again, is always recognised.  A batch, a retry, a restart and a truncation each end the silence: a process
-never counts silence that it did not observe.  Each replica counts for itself; a new leader continues with the silence
-that it counted as a follower.
+that finds all batches of the producer committed, and no transaction of it open.  So a batch that still waits for its
+replicas, and that its producer may send again, is always recognised.  A batch, a retry, a restart and a truncation each
+end the silence: a process never counts silence that it did not observe.  Each replica counts for itself; a new leader
+continues with the silence that it counted as a follower.
 
 A producer without state may be new, or it may have expired.  Sequence 0 is accepted in both cases.  A higher sequence
 is accepted only if this log may have dropped a producer's state: records were deleted from its start, or a producer has
@@ -59,7 +59,7 @@ forgotten."""
 
 _FIRST_VERSION = 1  # without transactions
 _SNAPSHOT_VERSION = 2
-_SNAPSHOT_HEAD = struct.Struct(">BBI")  # version, whether a producer has expired here, producers
+_SNAPSHOT_HEAD = struct.Struct(">BBI")  # version, whether a producer has expired in this log, number of producers
 _FIRST_PRODUCER = struct.Struct(">qhqB")  # producer id, epoch, not used, recent batches
 _PRODUCER = struct.Struct(">qhiqB")  # producer id, epoch, coordinator epoch, last marker, recent batches
 _BATCH = struct.Struct(">iiqq")
@@ -115,10 +115,12 @@ ACCEPT = Accept()
 class Producer:
     """The state of one producer id.
 
-    silent_since_ms: time of the first `expire` that found all its batches committed; None before that.
+    silent_since_ms: time of the first `expire` that found all its batches committed, and no open transaction; None
+        before that.
     coordinator_epoch: the coordinator epoch in its last marker; -1 if there is none.
     last_marker: the offset of its last marker; NO_MARKER if there is none.
-    last_timestamp_ms: the newest timestamp in its last batch; NO_TIME if it was not read since the start.
+    last_timestamp_ms: the newest timestamp in its last batch, or, after a load, in the first batch of its open
+        transaction; NO_TIME if neither was read.
     """
 
     __slots__ = ("coordinator_epoch", "epoch", "last_marker", "last_timestamp_ms", "recent", "silent_since_ms")
@@ -163,7 +165,7 @@ class Verification:
 
 
 class CorruptSnapshotError(ValueError):
-    """The bytes are not a producer snapshot of this version."""
+    """The bytes are not a producer snapshot of a known version."""
 
 
 def next_sequence(sequence: int) -> int:
@@ -335,7 +337,7 @@ class ProducerState:
         for recent in producer.recent:
             if recent.base_sequence == batch.base_sequence and recent.last_sequence == batch.last_sequence:
                 return Duplicate(recent.first_offset, recent.end_offset)
-        if not producer.recent:  # a marker has begun this epoch, or retention has deleted its batches
+        if not producer.recent:  # a marker has begun this epoch, or its batches were deleted before the log was read
             return self._check_unknown(batch, log_start_offset)
         if batch.base_sequence == next_sequence(producer.last_sequence):
             return ACCEPT
@@ -377,8 +379,8 @@ class ProducerState:
             producer.last_marker = first_offset
             self.transactions.end(producer_id, first_offset, is_commit=marker.is_commit)
             token = self._verifying.get(producer_id)
-            # A marker that raises the epoch ended a transaction of an earlier one.  A batch of the new epoch belongs to
-            # the next transaction, which the coordinator confirms once this marker is written.
+            # A marker that raises the epoch ended a transaction of an earlier epoch.  A batch of the new epoch belongs
+            # to the next transaction, which the coordinator confirms once this marker is written.
             if token is not None and not (has_raised and token.producer_epoch == batch.producer_epoch):
                 del self._verifying[producer_id]
 
@@ -421,7 +423,7 @@ class ProducerState:
         """Return the state that `snapshot` encoded.
 
         Raises:
-            CorruptSnapshotError: `data` is not a snapshot of a version that is known.
+            CorruptSnapshotError: `data` is incomplete, too long, or of an unknown version.
         """
         state = cls()
         try:

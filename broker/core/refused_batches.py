@@ -32,8 +32,8 @@ from quorumlog.wire.errors import KafkaCode
 REMEMBERED_MS = 30_000
 """The default `request.timeout.ms` of all clients."""
 REMEMBERED_MAX = 10_000
-"""Producer epochs with refusals in all partitions of a broker, up to 1 KB each.  Beyond this number, the epoch
-whose last refusal is the oldest is forgotten."""
+"""Maximum number of producer epochs with refusals, counted in each partition and added up over a broker; up to 1 KB
+each.  Beyond this number, the producer epoch whose last refusal is the oldest is forgotten."""
 SEQUENCES_MAX = 5
 """Refusals of one producer epoch in one partition: as many batches as a client has in flight.  Beyond this number, the
 oldest refusal is forgotten."""

@@ -116,7 +116,10 @@ class Transactions:
         return bool(self._last) and self._last[-1] >= offset
 
     def aborted_between(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions with records from `offset` to `end_offset`, in the order of their markers."""
+        """Return the aborted transactions that overlap the offsets from `offset` to `end_offset` (exclusive).
+
+        They are in the order of their markers.
+        """
         found = []
         for row in range(bisect_left(self._last, offset), len(self._last)):
             if self._first[row] < end_offset:

@@ -7,7 +7,7 @@ Offsets from `start_offset` (SPSO) to `end_offset` (SPEO, exclusive) are in flig
     Available → Acquired       a member fetches the record; its delivery count grows
     Acquired → Acknowledged    the member accepts it
     Acquired → Available       the member releases it, its lock expires, or the member's session ends
-    Acquired → Archived        the same after too many deliveries; or the member rejects it, or reports a gap
+    Acquired → Archived        one of these after too many deliveries; or the member rejects it, or reports a gap
     Acquired → Archiving       instead of Archived, if the group has a dead-letter topic (KIP-1191); never for a gap
     Available → Archived       the log has no record for members at this offset
     Archiving → Archived       its dead letter is written
@@ -22,8 +22,8 @@ save fails, the record is acquired as before, and its lock expires.  Saves are w
 arrive meanwhile wait for the next save (group commit), so the store sees the changes of each record in their order.
 
 **Soft changes.**  A lock that expires and a session that ends release records at once; the next save carries these
-changes too, and nobody waits for it.  If the change is lost, the next leader finds the record available with a lower
-count.
+changes too, and nobody waits for it.  If the change is lost, the next leader finds the record available, with the count
+that was saved last.
 
 **Dead letters.**  A record becomes Archiving only once this change is durable.  This also holds for a lock that expires
 or a session that ends, although their other changes are soft.  So no leader delivers a record that may have a letter.
@@ -64,7 +64,7 @@ class Delivery(IntEnum):
 
     @property
     def is_done(self) -> bool:
-        """Return whether the record is never delivered again."""
+        """Return whether the delivery is complete.  A record that is Archiving still needs its dead letter."""
         return self in (Delivery.ACKNOWLEDGED, Delivery.ARCHIVED)
 
 
@@ -82,7 +82,7 @@ class ShareLimits(msgspec.Struct, frozen=True):
     """The limits of a share partition.
 
     lock_ms: time that a member may keep a record before it becomes available to others.
-    delivery_count_max: a record that is released after this many deliveries becomes Archived.
+    delivery_count_max: a record that is released after this many deliveries is not delivered again.
     max_in_flight: offsets between start and end; further records are delivered once the start has moved.
     may_renew: whether a member may renew the locks of its records (KIP-1222).
     has_dead_letters: whether a record that is rejected, or delivered too often, gets a dead letter (KIP-1191).
@@ -266,7 +266,7 @@ class SharePartition:
     # -- acknowledgements
 
     def acknowledge(self, member: str, batches: Sequence[Acknowledgement], now_ms: int) -> int | KafkaCode:
-        """Note acknowledgements of a member, all or none.
+        """Note acknowledgements of a member, all or none.  `problem_of` must accept them.
 
         Return the number of the save that makes them durable, NOTHING_TO_SAVE, or an error that has changed nothing.
         Offsets below the start are done already and are ignored.
@@ -344,7 +344,10 @@ class SharePartition:
 
     @property
     def deadline_ms(self) -> int | None:
-        """Return when the next lock expires; None if no lock can expire.  A lock does not expire during a save."""
+        """Return when the next lock expires; None if no lock can expire.
+
+        A lock does not expire while its record waits for a save.
+        """
         locked = (run.value for run in self._runs if run.value.state is Delivery.ACQUIRED and not run.value.save)
         return min((each.deadline_ms for each in locked), default=None)
 

@@ -49,7 +49,11 @@ class ShareAcknowledgePlan(msgspec.Struct, frozen=True):
 
 
 class ShareAcknowledged(msgspec.Struct, frozen=True):
-    """error: NONE if the acknowledgements of the partition are durable; otherwise none of them has taken effect."""
+    """The outcome for one partition.
+
+    error: NONE if the acknowledgements are durable, and renewed locks have their new deadlines.  Otherwise this leader
+        ignores the acknowledgements.  If the share coordinator did not answer, a later leader may find them stored.
+    """
 
     place: SharePlace
     error: KafkaCode
