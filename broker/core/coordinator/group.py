@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A group moves through its states only along `TRANSITIONS`.
+Once loaded, a group moves through its states only along `TRANSITIONS`.
 
     Empty                no member; it may have committed offsets
     PreparingRebalance   members send JoinGroup; the calls wait until all members have sent it, or until the deadline
@@ -13,8 +13,8 @@ A group moves through its states only along `TRANSITIONS`.
 **What is stored.**  A group is stored when it becomes Stable, when it becomes Empty, and when another process takes
 over the name of a static member.  All else is soft state.  A rebalance in progress is therefore lost when the
 coordinator changes: the group is loaded as it was last stored.  Members of the lost generation get ILLEGAL_GENERATION
-and join again.  No member has an assignment of the lost generation, because assignments are sent only when they are
-committed.  So the number of that generation can be used again.
+or UNKNOWN_MEMBER_ID, and join again.  No member has an assignment of the lost generation, because assignments are sent
+only when they are committed.  So the number of that generation can be used again.
 
 **Static members.**  The name of a static member (`group.instance.id`) survives a restart of its process; the member id
 does not.  The name belongs to the latest process that joined under it, and an older process is fenced.  The record
@@ -64,7 +64,7 @@ class Group:
     join_deadline_ms: the end of PreparingRebalance.
     delay_left_ms: how long the first rebalance of an empty group may still be prolonged; None in other rebalances.
     grown: whether members have joined since the first rebalance was last prolonged.
-    unsynced: members that have not sent SyncGroup in this generation; sync_deadline_ms: their deadline.
+    unsynced: members that joined this generation and have not sent SyncGroup; sync_deadline_ms: their deadline.
     wake_ms: a time not later than the next deadline.  queued_ms: the time of the group's entry in the heap.
     """
 

@@ -13,18 +13,18 @@ stored member gets a fresh session, and a group that was Stable continues withou
 **Groups and offsets** are separate.  A group of simple consumers has offsets and no `Group`.  A `Group` is dropped at
 the end of an operation if it has no members, no pending member ids, and no record.
 
-**Time.**  Each group has one valid entry in a heap, at a time that is not later than its next deadline.  A heartbeat
-postpones a deadline and leaves the entry alone; the tick at the old time finds nothing due and queues the group anew.
-So a heartbeat costs no search.
+**Time.**  Each group with a deadline has one valid entry in a heap, at a time that is not later than its next deadline.
+A heartbeat postpones a deadline and leaves the entry alone; the tick at the old time finds nothing due and queues the
+group anew.  So a heartbeat costs no search.
 
 **Two kinds of groups** are in the same map: `Group` uses the classic protocol, and `ConsumerGroup` the newer one
 (KIP-848).  Records of the newer protocol contain all state of a group, so replay alone builds the group.  A group may
 change its kind in one step: tombstones for all its records, then records of the other kind.  Offsets and deletions are
-the same for both kinds.
-Share groups (KIP-932) are in a map of their own (`ShareService`): they have no offsets, and no other protocol.
-A name belongs to one kind at a time.  Compaction may remove the tombstones of the previous kind from the log.  So a
-record of one kind replaces the replayed state of a group of another kind with the same name (see also `ConsumerGroup`).
-A record of a type that this version does not know is counted and otherwise left alone.
+the same for both kinds.  Share groups (KIP-932) are in a map of their own (`ShareService`): they have no committed
+offsets, and no other protocol.  A name belongs to one kind at a time.  Compaction may remove the tombstones of the
+previous kind from the log.  So a record of one kind replaces the replayed state of a group of another kind with the
+same name (see also `ConsumerGroup`).  A record of a type that this version does not know is counted and otherwise
+ignored.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ The machine of groups has these methods in addition to `machine.Machine[GroupReq
     share_deleted(group: str, partitions: Sequence[NamedPartitions], now_ms: int) -> Step
     states() -> Iterator[GroupState]                                 the state of each group
     explain(group: str) -> tuple[Rebalance, ...]                     the last rebalances, the oldest first
-    unknown_records: int                                             records of types that this version does not know
+    unknown_records: int                                             number of records of unknown types
 
 `wall_ms` gives the wall clock in ms since the epoch, for the times that records store; `cautious_ms` follows a jump of
 that clock only after a day, for expiry.  `random` makes member ids.
@@ -119,8 +119,8 @@ class GroupLimits(msgspec.Struct, frozen=True):
     offset_metadata_max_bytes: a longer text of a committed offset gets OFFSET_METADATA_TOO_LARGE.
     offsets_retention_ms: how long offsets stay after the group became empty; for simple consumers, after the commit.
     expiry_interval_ms: time between two searches for expired offsets.
-    name_max_bytes: a longer group id gets INVALID_GROUP_ID.  Any other name or text that is longer gets
-        INVALID_REQUEST.
+    name_max_bytes: a longer group id gets INVALID_GROUP_ID.  A JoinGroup, ConsumerGroupHeartbeat or
+        ShareGroupHeartbeat with any other longer name gets INVALID_REQUEST.
     protocols_max: assignors per member; a join with more gets INVALID_REQUEST.
     member_max_bytes: metadata of all protocols of a member; a join with more gets INVALID_REQUEST.
     batch_max_bytes: bytes of the records of one step.  A commit with larger records gets INVALID_COMMIT_OFFSET_SIZE.  A
@@ -180,7 +180,9 @@ class MemberProtocol(NamedTuple):
 
 
 class JoinGroup(msgspec.Struct, frozen=True):
-    """Join a group, or join it again.  The answer waits until the members of the next generation are known.
+    """Join a group, or join it again.
+
+    If the group rebalances, the answer waits until the members of the next generation are known.
 
     member_id: empty for a client that has none yet.
     needs_member_id: a client without a member id gets one with MEMBER_ID_REQUIRED, and joins again (from version 4 on).

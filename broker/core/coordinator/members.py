@@ -52,7 +52,7 @@ class Member:
 
     @property
     def record_bytes(self) -> int:
-        """Return the size of the member in the record of its group, without its assignment."""
+        """Return an upper bound of the member's size in the record of its group, without its assignment."""
         names = (self.member_id, self.instance_id or "", self.client.client_id, self.client.host)
         metadata = max((len(protocol.metadata) for protocol in self.protocols), default=0)
         return _RECORD_FIELDS_BYTES + sum(len(name.encode()) for name in names) + metadata

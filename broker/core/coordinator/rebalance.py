@@ -3,7 +3,7 @@
 A rebalance has two parts.  In the first part, all members send JoinGroup.  It ends when all of them have sent it, or at
 its deadline, which is the longest rebalance timeout of a member.  Dynamic members that have not joined by then are
 removed.  The first rebalance of an empty group waits for `initial_rebalance_delay_ms` instead.  This wait is prolonged
-by the same time whenever members have joined in the meantime, up to the longest rebalance timeout.
+by the same time whenever members have joined in the meantime, up to the rebalance timeout of the first member.
 
 In the second part, all members send SyncGroup.  It ends with the SyncGroup of the leader, which has the assignments.  A
 member that has not sent SyncGroup within the longest rebalance timeout is removed.  So a leader that never sends it
@@ -277,7 +277,7 @@ def members_left(turn: Turn, group: Group, cause: str, reason: RebalanceReason, 
 
 
 def remove(turn: Turn, group: Group, member: Member, error: KafkaCode = KafkaCode.UNKNOWN_MEMBER_ID) -> None:
-    """Remove a member.  Its calls get the error.  `members_left` must follow."""
+    """Remove a member.  Its calls get the error.  The caller then continues the group, or its rebalance."""
     refuse_calls(turn, group, member, error)
     group.drop(member)
 

@@ -122,7 +122,7 @@ def split_offset_key(key: bytes) -> tuple[bytes, bytes] | None:
     keys, and two slices of a key are much cheaper than decoded fields.
 
     Raises:
-        BadRecord: the key is damaged.  Only `offset_place` notices a topic that is not UTF-8.
+        BadRecord: the key is damaged.  This function accepts names that are not UTF-8.
     """
     if len(key) < _OFFSET_KEY_BYTES_MIN:
         read_key(key)  # raises if it is the beginning of a longer key

@@ -25,8 +25,8 @@ class ScopeLimits(msgspec.Struct, frozen=True):
         the same name would accept an old sequence as new, so the time is long.  A scope that never ended expires like
         a transactional id.
     free_ids_max: producer ids of complete producers that are kept for later producers; further ids are dropped.
-    replaced_runs_max: former runs that the coordinator remembers, so that none of them begins again.  A run is former
-        once another run has replaced it, or its scope was deleted.  Beyond this number, the oldest is dropped.
+    replaced_runs_max: former runs that the coordinator remembers, so that none of them replaces a later run.  A run is
+        former once another run has replaced it, or its scope was deleted.  Beyond this number, the oldest is dropped.
     """
 
     scopes_max: int = 100_000

@@ -11,20 +11,19 @@ decides all producers that the scope has at that offset of the log: the winners 
 The producers get no records of their own for the decision.  The markers follow, as after every decision.
 
 **Completion.**  A producer that has all its markers is deleted.  Once all are deleted, a record opens the scope again.
-So if the last record of a scope in a log is an ENDING record, the log also has the last record, or the tombstone, of
-each producer that it decides.  Compaction removes neither before the next record of the scope.  A coordinator that
-loads such a log continues the end.  Producers that begin meanwhile have later records, so the decision does not apply
-to them.
+So if the last record of a scope in a log is an ENDING record, the log also has the last record of each producer that
+the end has decided and not deleted.  Compaction keeps these records.  A coordinator that loads such a log continues the
+end.  Producers that begin meanwhile have later records, so the decision does not apply to them.
 
-**Fencing.**  Each run of a scope has a higher epoch, and each request of a driver names its epoch.  A new run aborts
-all earlier producers by an ENDING record without winners.  An epoch is at least the wall clock in ms, and higher than
-every epoch that the log shows.  So epochs also rise after a scope was deleted.
+**Fencing.**  Each run of a scope has a higher epoch, and each request of a run after InitScope names that epoch.  A new
+run aborts all earlier producers by an ENDING record without winners.  An epoch is at least the wall clock in ms, and
+higher than every epoch that the log shows.  So epochs also rise after a scope was deleted.
 
-**A run that another run has replaced never begins again.**  InitScope names no epoch, so a duplicate that arrives late,
-for example from a connection that was cut for minutes, would look like the next run.  It would fence the current run,
-and with `reset` delete the sequence, so completed work would be repeated.  `_replaced` has the last runs that were
-replaced according to the log.  Compaction removes their records, but not from the newest segment.  Usually that segment
-covers far more time than a connection can delay a request, so a coordinator that loads the log knows all these runs.
+**A run never replaces a later run of its scope.**  InitScope names no epoch, so a duplicate that arrives late, for
+example from a connection that was cut for minutes, would look like the next run.  It would fence the current run, and
+with `reset` delete the sequence, so completed work would be repeated.  `_replaced` has the last runs that were replaced
+according to the log.  Compaction removes their records, but not from the newest segment.  Usually that segment covers
+far more time than a connection can delay a request, so a coordinator that loads the log knows all these runs.
 
 **Epochs of producers.**  The decision raises the epoch of each producer by one, and its markers have that epoch.  A
 producer id may be used again with the epoch after that (`_free`), so that logs have to remember few producers.  Markers
@@ -271,7 +270,7 @@ class Scopes:
         return InitScopeResponse(KafkaCode.NONE, "", value.epoch, value.sequence, value.owner)
 
     def _refusal(self, known: ScopeValue | None, epoch: int) -> Refusal | None:
-        """Return why a driver or producer with this epoch of the scope is refused."""
+        """Return why a driver or producer with this epoch of the scope is refused; None if it is not refused."""
         if known is None or known.state is ScopeState.CLOSING:
             return KafkaCode.RESOURCE_NOT_FOUND, _GONE
         if epoch < known.epoch:

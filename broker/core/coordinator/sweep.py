@@ -11,9 +11,9 @@ candidates are examined one by one.
 offsets.  So each coordinator, once it is loaded, deletes the offsets of partitions that do not exist, and offsets that
 were committed for an earlier topic of the same name.
 
-**Open transactions.**  The searches for these offsets and for expired offsets leave an offset while a transaction has a
-newer offset for its place.  A tombstone would be the newest record of the place, so a commit of the transaction would
-have no effect.
+**Open transactions.**  The searches for missing topics and for expired offsets leave an offset while an open
+transaction has an offset for its place.  A tombstone would be the newest record of the place, so a commit of the
+transaction would have no effect.
 
 **Clocks.**  Expiry compares the times in records with a clock that follows a jump of the wall clock only after a day.
 So a clock that is wrong by years deletes nothing before people can notice it.
@@ -238,7 +238,7 @@ class Sweeper:
     ) -> _Search:
         """Delete offsets of one group.
 
-        candidates: returns the places of a chunk that may have to be deleted.  It may also return other places.
+        candidates: returns the places of a chunk that may have to be deleted.
         is_to_delete: decides about one place by its current value, because the offset may have been changed or deleted
             since.
         """

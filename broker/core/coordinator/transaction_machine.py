@@ -481,9 +481,8 @@ class TransactionMachine:
         """Schedule a check of an open transaction for the time at which it may exceed its timeout."""
         left_ms = value.started_ms + value.timeout_ms - turn.wall_ms
         due_ms = turn.now_ms + max(1, min(left_ms, value.timeout_ms))
-        if (
-            self._watched.get(name, due_ms + 1) > due_ms
-        ):  # otherwise the heap has an earlier entry, whose tick examines this id again
+        # Otherwise the heap has an earlier entry, whose tick examines this id again.
+        if self._watched.get(name, due_ms + 1) > due_ms:
             self._watched[name] = due_ms
             heappush(self._heap, (due_ms, name))
 

@@ -34,7 +34,8 @@ def outcome_among(values: Iterable[TransactionValue], request: FindOutcome) -> O
 
 
 def _outcome(value: TransactionValue, epoch: int, partition: Partition) -> Outcome:
-    # An open transaction has no batch of an earlier epoch.  A decided transaction may, if the decision raised it.
+    # An open transaction has no batch of an earlier epoch.  A decided one may have some, if the decision raised the
+    # epoch.
     is_open = value.state is TransactionState.ONGOING and value.producer_epoch == epoch
     if (is_open or value.state.is_preparing) and partition in value.partitions:
         return Outcome.OPEN

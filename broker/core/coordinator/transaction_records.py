@@ -72,8 +72,10 @@ class TransactionValue(msgspec.Struct, frozen=True):
     """The stored state of a transactional id.
 
     partitions: the partitions of the open or decided transaction, sorted.
-    updated_ms, started_ms: ms since the epoch; started_ms is NO_TIME without a transaction.
-    client_version: the transaction version of the client that began or ended the transaction.
+    updated_ms, started_ms: ms since the epoch.  started_ms is the start of the producer's last transaction; NO_TIME
+        before its first.
+    client_version: the transaction version of the client that began or ended the transaction.  An abort by
+        `InitProducer` sets 0.
     next_id: the producer id with which the client continues, if the epoch was exhausted when the transaction was
         decided.
     previous_id: the producer id before `next_id`; set from the completion of the transaction until the next one begins.

@@ -154,7 +154,10 @@ class DescribeTransactionsResponse(msgspec.Struct, frozen=True):
 
 
 class ListTransactions(msgspec.Struct, frozen=True):
-    """Empty filters match everything.  longer_than_ms: only transactions that are open longer; negative: all ids."""
+    """List transactional ids.  Empty filters match everything.
+
+    longer_than_ms: only ids whose transaction, open or decided, began longer ago; negative: all ids.
+    """
 
     states: frozenset[str] = frozenset()
     producer_ids: frozenset[int] = frozenset()

@@ -11,7 +11,7 @@ from broker.core.coordinator.transaction_records import TransactionValue, write_
 
 
 class TransactionTurn:
-    """Collects the results of one operation.  apply: a record is applied when it is appended, and in no other way."""
+    """Collects the results of one operation.  apply: changes the state according to a record that is appended."""
 
     def __init__(self, now_ms: int, wall_ms: int, apply: Callable[[Record], None]) -> None:
         self.now_ms = now_ms

@@ -23,7 +23,7 @@ class Clocks(msgspec.Struct, frozen=True):
 class Turn:
     """Collects the records, answers and notes of one operation.
 
-    apply: changes the state according to a record.  A record is applied when it is appended, and in no other way.
+    apply: changes the state according to a record.  `append` calls it for each record.
     limits: the limits of all groups.  configs: returns the limits of single groups.
     parked: the calls that wait, each with its group and member id.  `park` and `unpark` update this map.
     """

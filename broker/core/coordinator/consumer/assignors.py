@@ -3,12 +3,13 @@
 An assignor sees which topics each member is subscribed to, and the partitions that each member had in the last target.
 Its result depends on nothing else, so that it is the same at each coordinator.
 
-**uniform** gives each member the same number of partitions, or one more.  It moves as few partitions as possible.  If
-members are subscribed to different topics, it moves partitions until none can move to a subscriber that has at least
-two partitions fewer than the owner.
+**uniform** gives members with the same subscription equal numbers of partitions, or one more, and moves as few
+partitions as possible.  If members are subscribed to different topics, it moves partitions until none can move to a
+subscriber that has at least two partitions fewer than the owner, or until `MOVES_PER_PARTITION_MAX` is reached.
 
-**range** gives each member a contiguous range of each topic, in the order of the members.  So members with the same
-subscription get the same indexes of each topic, which joins of topics need.  It ignores the last target.
+**range** gives each member a contiguous range of each topic, in the order of the members.  So if all members have the
+same subscription, a member gets the same indexes of all topics with equally many partitions, which joins of topics
+need.  It ignores the last target.
 
 A static member is ordered by its instance id, which survives a restart; any other member by its member id.
 """

@@ -1,7 +1,7 @@
 """Changes of a consumer group: its members, its subscriptions, its epoch and its target.
 
-A change appends records, and each record changes the group when it is appended.  A step is one batch of the log, so a
-group is never seen between two records of a change.
+A change appends records, and each record changes the group when it is appended.  All records of a step are in one batch
+of the log, so a group is never seen between two records of a change.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def _still_wanted(group: ConsumerGroup, member: ConsumerMember, topics: Subscrib
 
 
 def remove(turn: Turn, group: ConsumerGroup, members: Sequence[ConsumerMember]) -> None:
-    """Delete the records of members.  `settle` must follow, unless the group is deleted."""
+    """Delete the records of members.  Unless others replace them or the group is deleted, `settle` must follow."""
     for member in members:
         for key in member_keys(group.name, member.member_id):
             turn.append(write_key(key), None)

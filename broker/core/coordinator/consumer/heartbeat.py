@@ -184,7 +184,7 @@ def _epoch_refusal(group: ConsumerGroup, request: ConsumerHeartbeat, member: Con
         return KafkaCode.UNKNOWN_MEMBER_ID, f"the member {request.member_id!r} uses the classic protocol"
     if request.epoch == current.epoch:
         return None
-    # A member that missed the last answer sends its previous epoch.  It may own no partition outside its assignment.
+    # A member that missed the last answer sends its previous epoch.  It must own no partition outside its assignment.
     # A static member that left for a while must join again: a late heartbeat must not claim its instance id.
     is_previous = request.epoch == current.previous_epoch and current.epoch != AWAY
     if is_previous and _is_part(request.owned, current.assigned):

@@ -155,7 +155,7 @@ class ConsumerService:
     def classic(
         self, turn: Turn, group: ConsumerGroup, call: int, request: JoinGroup | SyncGroup | Heartbeat | LeaveGroup
     ) -> Group | ConsumerGroup:
-        """Apply a request of the classic protocol to a consumer group that has members."""
+        """Apply a request of the classic protocol to a consumer group.  For a JoinGroup, it must have members."""
         match request:
             case JoinGroup():
                 had = group.consumer_members

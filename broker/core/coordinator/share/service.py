@@ -319,7 +319,7 @@ class ShareService:
     def reset(self, turn: Turn, request: ResetShareStates, *, is_taken: bool) -> ListShareStatesResponse:
         """Begin an epoch, at which the share coordinators will initialize the states again.
 
-        The group does not note the states yet: a share partition that is noted without a state would never get one.
+        The group does not note the states yet, because they are not written yet; see `note`.
 
         is_taken: a group of another kind has this name.
         """
