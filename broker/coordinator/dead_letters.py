@@ -1,14 +1,14 @@
 """Writes the dead letters of share groups (KIP-1191) for the partitions that this broker leads.
 
 A dead letter names a record that a share group has given up.  It is appended to the group's dead-letter topic with
-acks=all.  If another broker leads the chosen partition of that topic, this broker sends it a Produce request.  All
-letters for one partition's records are appended to the same partition.  They keep their order unless a write is
+acks=all.  If another broker leads the chosen partition of that topic, this broker sends that broker a Produce request.
+All letters for one partition's records are appended to the same partition.  They keep their order unless a write is
 repeated.
 
 Theory of operation.  `write` makes one attempt for the records of one share partition, and writes one batch at most.
 It reads the records from the log even if letters contain no copies of them: an offset without a record, or with a
-control record, gets no letter.  `LedShare` repeats this with growing pauses, and notes which records have their
-letters.  An attempt whose outcome is unknown is repeated, so a record may have more than one letter.
+control record, gets no letter.  `LedShare` repeats a failed attempt after growing pauses, and notes which records have
+their letters.  An attempt whose outcome is unknown is repeated, so a record may have more than one letter.
 
 Bounds: at most `share_letter_writes` attempts run at a time, and at most `share_letter_reads` of them decode records.
 Each attempt holds the data of one read of the log, and one batch.  The leader ends a request after

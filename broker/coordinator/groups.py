@@ -123,7 +123,7 @@ class GroupCoordinators:
     """The coordinators of groups of one broker.
 
     wait_applied: returns once this broker has applied the metadata below an offset.
-    commits: OffsetCommit requests that reached a coordinator, for the metrics.
+    commits: number of OffsetCommit requests, including refused ones, for the metrics.
     """
 
     def __init__(

@@ -11,11 +11,11 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Every bound of the coordinators, in one place."""
 
     calls_max: int = 20_000
-    """Maximum number of waiting calls in all partitions.  Further calls are refused with COORDINATOR_NOT_AVAILABLE,
-    which clients retry."""
+    """Maximum number of waiting calls in all partitions of one internal topic.  Further calls are refused with
+    COORDINATOR_NOT_AVAILABLE, which clients retry."""
     call_bytes_max: int = 64 << 20
-    """Maximum size of the requests of waiting calls, in all partitions.  Above this limit, calls get
-    COORDINATOR_NOT_AVAILABLE."""
+    """Maximum size of the requests of waiting calls, in all partitions of one internal topic.  Above this limit, calls
+    get COORDINATOR_NOT_AVAILABLE."""
     uncommitted_bytes_max: int = 16 << 20
     """Maximum size of one partition's records that are appended but not committed.  Above this limit, calls that may
     append get COORDINATOR_NOT_AVAILABLE, so that the log does not grow without bound while followers are slow."""
@@ -23,7 +23,8 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Maximum number of operations of one partition that wait for their turn.  Further operations without a call are
     dropped with a warning."""
     append_bytes: int = 1 << 20
-    """Bytes of the records in one append.  Operations that still wait follow in the next append."""
+    """Bytes of records after which an append takes no further operation.  Operations that still wait follow in the next
+    append."""
     load_bytes: int = 1 << 20
     """Maximum size of the data that one read loads from the log.  A larger batch is read whole."""
     commit_timeout_ms: int = 5_000
@@ -43,7 +44,8 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Time before markers that were not written are sent again.  It doubles up to `marker_retry_max_ms`."""
     marker_retry_max_ms: int = 1_000
     verification_timeout_ms: int = 3_000
-    """Maximum time that a leader waits for the coordinator.  Then it refuses the first batch of the transaction."""
+    """Maximum time that a leader waits for a coordinator on another broker.  Then it refuses the first batch of the
+    transaction."""
     addition_wait_ms: int = 2_000
     """Maximum time that a leader repeats its request while the coordinator still ends the producer's previous
     transaction.  Then the producer gets NOT_ENOUGH_REPLICAS, and retries."""
@@ -56,7 +58,8 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Age of an open transaction at which its leader asks about it, counted since the leader first saw it.  If a
     coordinator reports the transaction as open, the leader asks again after the same time."""
     hanging_checks_max: int = 50
-    """Maximum number of transactions that one search checks.  The next search checks the others."""
+    """Maximum number of transactions that one search checks, the oldest first.  Later searches check the others, once
+    the older ones have ended or are confirmed as open."""
 
     share_state_timeout_ms: int = 5_000
     """Maximum time that a leader waits for an answer of the share coordinator.  Then the leader repeats the request,

@@ -1,4 +1,4 @@
-"""Connections to the other brokers, one for each, on which coordinators send requests."""
+"""Connections to brokers, one for each, on which coordinators send requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BrokerLinks:
     async def ask(self, broker_id: int, api: Api, version: int, values: Mapping[str, Any], timeout_s: float) -> Any:
         """Send a request, and return the response.
 
-        Raises: ClusterError: the broker is not registered, or did not answer within `timeout_s`.
+        Raises: ClusterError: the broker is not registered or unavailable, or did not answer within `timeout_s`.
         """
         return await self._using(broker_id, timeout_s, lambda each: each.ask(api, version, values, timeout_s))
 
@@ -46,7 +46,7 @@ class BrokerLinks:
         timeout_ms: how long the broker waits for the replicas in sync.
         timeout_s: how long this call waits for the broker.
 
-        Raises: ClusterError: the broker is not registered, or did not answer in time.
+        Raises: ClusterError: the broker is not registered or unavailable, or did not answer within `timeout_s`.
         """
         body = produce.encode_request(_PRODUCE_VERSION, _ACKS_ALL, timeout_ms, [batch], None)
 

@@ -7,8 +7,8 @@ through its coordinator, which applies the offsets of the transaction at the sam
 until the marker is committed.  A partition that no longer exists needs no marker.  The sender stops when the
 coordinator of a decision ends; the next coordinator orders the markers again.  The sender also stops when the
 transaction is complete, because a late marker would end the producer's next transaction, which has the same epoch if
-the client has transaction version 1.  Markers may be late because a machine that is loaded anew orders all markers
-again, even if their last reports are still in its queue.
+the client's transaction version is below 2.  Markers may be late because a machine that is loaded anew orders all
+markers again, even if their last reports are still in its queue.
 """
 
 from __future__ import annotations

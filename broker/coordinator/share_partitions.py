@@ -2,7 +2,7 @@
 
 One `LedShare` belongs to one leadership.  It reads the state from the share coordinator, which then fences earlier
 leaders.  It serves fetches and acknowledgements, and saves changes, one save at a time.  It ends when the leadership
-ends, or when the share coordinator refuses a save.  Its successor reads the state anew.
+ends, when the share coordinator refuses a save, or when no session uses it.  Its successor reads the state anew.
 
 A separate task writes dead letters, while any are missing.  Missing letters keep a share partition loaded, even if no
 session uses it.  The share coordinator may remind a new leader of missing letters before a member fetches from that
@@ -161,7 +161,7 @@ class LedShare:
 
     @property
     def loaded(self) -> KafkaCode | None:
-        """NONE if the state is loaded, or the error of the load; None while the load is in progress."""
+        """NONE if the state is loaded; None while the load is in progress; otherwise the error for a request."""
         if self.core is not None:
             return KafkaCode.NOT_LEADER_OR_FOLLOWER if self.has_ended else KafkaCode.NONE
         if not self._loading.done():
@@ -277,7 +277,7 @@ class LedShare:
         return future
 
     def release(self, member: str, *, is_unused: bool) -> None:
-        """Release the records of a member whose session has ended.  is_unused: whether it was the last session."""
+        """Release the records of a member whose session has ended.  is_unused: no other session uses this object."""
         self._is_unused = is_unused
         if self.core is not None and not self.has_ended:
             if self.core.release(member):

@@ -62,7 +62,7 @@ class ShareReminders:
     async def look(self) -> None:
         """Search once, and send the reminders that are due.
 
-        If a leader does not answer, the next search sends its reminder again.
+        If a leader does not answer, a later search sends its reminder again.
         """
         machines = [each.machine for each in self._shell if each.machine is not None]
         archiving = {key: state for machine in machines for key, state in machine.archiving.items()}

@@ -121,7 +121,7 @@ class ShareGroups:
             self.states.shell, self._cluster, resolve, self.write_dead_letters, self._limits
         )
         self._sessions_max = 0
-        # `LogEnds` has connections of its own: its timeout drops the connection, and is shorter than a save may take.
+        # `LogEnds` drops a connection after its timeout, and a save may take longer.  So it has its own connections.
         self._log_end_links = BrokerLinks(resolve)
         self._log_ends = LogEnds(table, self._log_end_links, self._limits)
         self.sessions = ShareSessions(self._on_session_end)
@@ -467,7 +467,7 @@ class ShareGroups:
         return await self._forget(group, listed.partitions)
 
     async def _forget(self, group: str, partitions: tuple[NamedPartitions, ...]) -> KafkaCode:
-        """Delete states, and report the deletion to the group.  The next save of a leader that uses one is refused."""
+        """Delete states, and report the deletion to the group.  A leader can no longer save such a state."""
         responses = await self.states.ask_all([DeleteState(key) for key in _keys(group, partitions)])
         failed = [each.error for each in responses if each.error is not KafkaCode.NONE]
         if failed:
