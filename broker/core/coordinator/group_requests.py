@@ -600,7 +600,8 @@ class GroupExplanation(msgspec.Struct, frozen=True):
     loaded_ms: when this coordinator was loaded.  It does not know earlier rebalances and joins.
     now_ms: when this answer was made, so that clients can compute ages.
     empty_since_ms: the time since which the group counts as empty: the loss of its last member, or a later commit;
-        None if it has members, or if this is unknown.
+        None if it has members, or if this is unknown.  A consumer group counts as empty since `loaded_ms` at the
+        earliest.
     last_joined: None if no member has joined since the coordinator was loaded.
     awaited: the members for which the rebalance in progress waits, sorted by member id.
     rebalances: the last rebalances, the oldest first.

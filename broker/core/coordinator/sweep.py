@@ -19,10 +19,11 @@ transaction would have no effect.
 So a clock that is wrong by years deletes nothing before people can notice it.
 
 **Expiry** (KIP-211).  Offsets of an empty group expire `offsets_retention_ms` after the group became empty, or after
-their commit if that was later: an administrator may set offsets of a group that has long been empty.  While the group
-is Stable, offsets of topics to which no member is subscribed expire by their commit time.  During a rebalance nothing
-expires.  Offsets of simple consumers expire by their commit time.  While the group permits expiry, an offset that has a
-retention of its own expires at the time in its record instead.  An empty group without offsets is deleted.
+their commit if that was later: an administrator may set offsets of a group that has long been empty.  A consumer group
+does not store when it became empty, so it counts as empty since the load of its coordinator at the earliest.  While the
+group is Stable, offsets of topics to which no member is subscribed expire by their commit time.  During a rebalance
+nothing expires.  Offsets of simple consumers expire by their commit time.  While the group permits expiry, an offset
+that has a retention of its own expires at the time in its record instead.  An empty group without offsets is deleted.
 """
 
 from __future__ import annotations

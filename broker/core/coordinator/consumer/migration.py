@@ -83,7 +83,11 @@ def plan_upgrade(group: Group, limits: GroupLimits, topics: SubscribedTopics) ->
     for member_id, member in sorted(group.members.items()):
         value, assignment = _upgraded(member), read_assignment(member.assignment)
         if value is None or assignment is None or assignment.user_data:
-            return not_consumer, f"the assignor of member {member.name} has data of its own, so the group stays classic"
+            return (
+                not_consumer,
+                f"the subscription or assignment of member {member.name} has an unknown format or data of its "
+                "assignor, so the group stays classic",
+            )
         # A faulty assignor may give a partition to two members.  Then the first member gets the partition.
         places = [place for place in each(by_id(assignment.partitions, topics)) if place not in taken]
         taken.update(places)

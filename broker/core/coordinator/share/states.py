@@ -45,8 +45,8 @@ class ShareStateLimits(msgspec.Struct, frozen=True):
     """The limits of a share coordinator.
 
     states_max: share partitions of one coordinator; further ones get POLICY_VIOLATION.
-    batches_max: state batches of one share partition; a write that leads to more gets INVALID_REQUEST.  Leaders limit
-        the records in flight to far fewer.
+    batches_max: state batches of one share partition; a write that leads to more gets INVALID_REQUEST.  Leaders have at
+        most this many records in flight.
     name_max_bytes: bytes of a group id; a longer id gets INVALID_REQUEST.
     """
 
