@@ -150,7 +150,8 @@ class FetchResult(msgspec.Struct, frozen=True):
     records: whole batches, of which only the first may exceed max_bytes; empty = nothing new.
     last_stable_offset: with `read_committed`, the last stable offset; otherwise the high watermark.
     aborted: with `read_committed`, the aborted transactions with records in `records`, in the order of their markers.
-    diverging_epoch, diverging_end: not -1 if the fetcher must truncate before it continues (KIP-595).
+    diverging_epoch, diverging_end: not -1 if the fetcher must truncate before it continues (KIP-595).  In a follower's
+        OFFSET_OUT_OF_RANGE: the epoch before `log_start_offset`, and that offset; -1 if the leader does not know it.
     preferred_replica: the broker from which the consumer should read instead; -1 = this one.
     """
 
@@ -188,7 +189,11 @@ class ListOffsetResult(msgspec.Struct, frozen=True):
 
 
 class DeletedRecords(msgspec.Struct, frozen=True):
-    """The answer for one partition.  low_watermark: the lowest log start of all active replicas; -1 with an error."""
+    """The answer for one partition.
+
+    low_watermark: the lowest durable log start of all replicas that are in the ISR or on an active broker; -1 with an
+        error.
+    """
 
     error_code: int
     low_watermark: int = NO_OFFSET
@@ -471,8 +476,8 @@ class Replicas(Protocol):
         """Check and append, for each producer in the order of the calls.  The future is done when `acks` is satisfied.
 
         The future never raises, and only its caller may cancel it.  Batches with compression may be appended after this
-        call has returned.  `batches` is not kept after the future is done, except by a check of records that is still
-        running in a thread (at most `record_check_threads`).
+        call has returned.  The memory of `batches` belongs to the log from now on: the log writes offsets into it, and
+        may serve reads from it (`RecentAppends`).
 
         transactional_id: the transaction to which the records belong, if any.
         support: how far the client supports transactions.
@@ -490,8 +495,8 @@ class Replicas(Protocol):
     def start_delete(self, topic: str, index: int, offset: int, timeout_ms: int) -> asyncio.Future[DeletedRecords]:
         """Delete the records below `offset`.
 
-        The future is done when every active replica has made the new log start durable, or after `timeout_ms`.  It
-        never raises, and only its caller may cancel it.
+        The future is done when every replica that is in the ISR or on an active broker has made the new log start
+        durable, or after `timeout_ms`.  It never raises, and only its caller may cancel it.
         """
         ...
 

@@ -7,10 +7,10 @@ thousand clients that ask for the same topic at the same time cause one creation
 topic, the controller creates it once.  It refuses the other requests with TOPIC_ALREADY_EXISTS, which these brokers
 treat as success.
 
-A topic that the controller creates for this broker stays under way until the broker has applied the creation.  So a
-client that asks meanwhile starts no second creation.  After a refusal, the name stays under way for a pause, because
-clients repeat their requests every 100 ms.  The name of a topic that already exists stays under way for the same pause,
-because this broker may not have applied its creation yet.
+A topic that the controller creates for this broker stays under way until the broker has applied the creation, or until
+`auto_topics_timeout_ms` has passed.  So a client that asks meanwhile starts no second creation.  After a refusal, the
+name stays under way for a pause, because clients repeat their requests every 100 ms.  The name of a topic that already
+exists stays under way for the same pause, because this broker may not have applied its creation yet.
 """
 
 from __future__ import annotations

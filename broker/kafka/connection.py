@@ -4,7 +4,7 @@ Theory of operation.  Requests begin in the order in which they arrived, and are
 client expects, a request begins only after all earlier requests have been answered.  Consecutive Produce requests are
 the one exception: they begin immediately, because `start_produce` appends a producer's batches in the order of its
 calls.  Only their acknowledgements are awaited together.  Each request that has begun has a slot in a line.  Its reply
-is sent when the slot is at the head of the line.
+is sent once it is ready and the slot is at the head of the line.
 
 The input is bounded.  The connection stops reading while too many requests wait, while the server holds too many bytes,
 or while the peer does not read its replies.  A protocol error closes this connection once earlier requests have been

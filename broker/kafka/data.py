@@ -158,9 +158,8 @@ def _refusal(request: fetch.FetchRequest, version: int) -> KafkaCode | None:
     """Return the error for the request as a whole, if there is one."""
     follower = request.replica_id >= 0
     if follower and version < _FIRST_FETCH_WITH_STATE:
-        return (
-            KafkaCode.CLUSTER_AUTHORIZATION_FAILED
-        )  # brokers of this cluster use newer versions; a fetch by anybody else must not move a watermark
+        # Brokers of this cluster use newer versions.  A fetch by any other client must not move a watermark.
+        return KafkaCode.CLUSTER_AUTHORIZATION_FAILED
     return None
 
 

@@ -18,8 +18,8 @@ from quorumlog.wire.v1 import controller_pb2 as pb
 ALWAYS_ON: Final[Mapping[str, range]] = {"group.version": range(2), "share.version": range(3)}
 """Kafka's features for the newer protocol of consumer groups (KIP-848) and for share groups (KIP-932), with our levels.
 
-Level 2 of share.version stands for dead-letter topics (KIP-1191).
-Each is always at its highest level, because no record of the metadata log depends on the level.
+Level 2 of share.version means dead-letter topics (KIP-1191).  Each feature is always at its highest level, because no
+record of the metadata log depends on the level.
 """
 
 _FIRST_WITH_SOFTWARE: Final = 3
@@ -102,7 +102,10 @@ async def update_features(forwarder: Forwarder, request: Any, image: ClusterImag
 
 
 def _refused_here(update: Any, count: int, image: ClusterImage) -> pb.Result | None:
-    """Return the result of an update that is not sent to the controller: a refusal, or success without a change."""
+    """Return the result of an update that is not sent to the controller: a refusal, or success without a change.
+
+    None: the controller decides.
+    """
     name, level = update.feature, update.max_version_level
     present = next((each.level for each in describe_features(image) if each.name == name), level)
     text = None

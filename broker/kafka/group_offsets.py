@@ -1,9 +1,9 @@
 """Committed offsets of groups: converts OffsetCommit, OffsetFetch and OffsetDelete.
 
-A refusal by a coordinator (`KafkaCode`) becomes the error of each group, or of each partition in versions of
-OffsetFetch that have no other place for an error.  The answer about a group may be far larger than the group's name.
-So an OffsetFetch that repeats a group gets INVALID_REQUEST once, in the place of the group's first occurrence.  If it
-repeats a partition of one group, the partition is answered once.
+A refusal by a coordinator (`KafkaCode`) becomes the error of each group.  In responses without such an error
+(OffsetCommit, old versions of OffsetFetch), it becomes the error of each partition.  The answer about a group may be
+far larger than the group's name.  So an OffsetFetch that repeats a group gets INVALID_REQUEST once, in the place of the
+group's first occurrence.  If it repeats a partition of one group, the partition is answered once.
 
 Requests name topics by name, or by id from version 10 of OffsetCommit and OffsetFetch on.  Coordinators know topics by
 name.  They also receive the topic id of the request, because the topic may be deleted and created again before they

@@ -32,7 +32,7 @@ class KafkaLimits(msgspec.Struct, frozen=True):
     idle_ms: int = 600_000
     """A connection that sends no request for this time is closed."""
     frame_stall_ms: int = 30_000
-    """Time for a frame to arrive, in addition to one second for each MiB."""
+    """Time for a frame to arrive, in addition to one second for each MiB.  Then its connection is closed."""
     crowded_stall_ms: int = 1_000
     crowded_progress_bytes: int = 64 << 10
     """While others wait for room for their frames, a connection whose frame grows by less than this in
@@ -45,7 +45,7 @@ class KafkaLimits(msgspec.Struct, frozen=True):
     sweep_ms: int = 5_000
     """Time between two searches for idle and stalled connections."""
     close_ms: int = 2_000
-    """Time that a closing server waits for replies to be made and sent."""
+    """Time that a closing server waits for replies to be made and sent.  Then it closes all connections."""
     metadata_cache_max_bytes: int = 16 << 20
     """Maximum size of all cached Metadata responses.  A response that would exceed it empties the cache first."""
     auto_topics_per_request_max: int = 100

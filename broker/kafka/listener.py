@@ -1,7 +1,8 @@
 """The Kafka listeners of a broker.
 
-Owns the listening sockets and the connections.  `handlers.py` answers the requests, `broker/replica` owns the data.
-Everything runs on one event loop.  Only requests that wait, and automatic creations of topics, have tasks.
+`KafkaServer` owns the listening sockets and the connections.  `handlers.py` answers the requests, and `broker/replica`
+owns the data.  Everything runs on one event loop.  Only requests that wait, and automatic creations of topics, have
+tasks.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from quorumlog.runtime.logging import LineBudget, get_logger
 from quorumlog.wire.rpcs import ControllerCall
 
 EVICTION_LOOKS_MAX = 64
-"""Maximum numbers of silent and of resting connections that are examined to find one to close.  During a flood, the
-loop must not examine all of them."""
+"""Maximum number of connections that are examined to find one to close: of those that have sent no request, and again
+of those that are idle.  During a flood, the loop must not examine all of them."""
 
 logger = get_logger("kafka")
 
@@ -53,7 +54,7 @@ class ListenerCounters:
 
 
 class KafkaServer:
-    """The Kafka listeners of one broker.  Call `bind`, `start` and `close` in this order, each once.
+    """The Kafka listeners of one broker.  Call `bind` and `start`, each at most once, and `close` at the end.
 
     A reply names the endpoints of the listener that received the request.
 
