@@ -14,15 +14,16 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         logs: Mapping[LogKey, PartitionLog]     # all hosted logs, including those that are still empty
         failures: Mapping[LogKey, CorruptStoreError]         # replicas that are offline, and why
         failed_disks: Mapping[UUID, DiskError]  # directories that are offline
-        clean_start: bool                       # every directory was stopped cleanly before this start
+        clean_start: bool                       # every directory is new, or was stopped cleanly before this start
         clean_stop: bool                        # `close` has stopped every directory cleanly
         events: LogEvents                       # reports failed directories, damaged logs and moved logs
         disk_failed(directory_id, error)        # when a log's method raised DiskError
         take_offline(key, error)                # when a log's method raised CorruptStoreError
         create(key, topic: str, directory_id: UUID, config: LogConfig) -> PartitionLog   # in memory; cheap
         get(key) -> PartitionLog | None
-        async flush_all(logs: Iterable[PartitionLog]) -> None          # one barrier for all; makes everything appended
-                                                # so far durable.  Raises DiskError.  The caller sets the deadline.
+        async flush_all(logs: Iterable[PartitionLog]) -> None   # one barrier for each directory; makes everything
+                                                # appended so far durable.  Raises DiskError.  The caller sets the
+                                                # deadline.
         async set_aside(keys: Iterable[LogKey], wall_ms) -> None       # removes logs; their folders become strays
         async delete_strays(now_ms, kept_ms, unreported) -> int   # deletes strays that an earlier call saw `kept_ms`
                                                 # ago, except those that show a move of an `unreported` log
@@ -39,7 +40,7 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
     class PartitionLog:
         key, topic, directory_id, config (assignable)
         start_offset, end_offset, flushed_offset, high_watermark, size
-                                                # flushed == end with write_caching, once the folder's fact says so
+                                                # flushed == end with write_caching, once the folder's fact is durable
         durability.on_flushed: Callable[[int], None] | None  # called with each new durable end; assignable
         epochs: EpochCache                      # .latest, .end_of(epoch) -> (epoch, end offset), .epoch_of(offset)
         producers: ProducerState
@@ -60,8 +61,8 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
                                                              # the original batch, which may not be committed yet
     Refused(code: int, reason: str, record_errors)           # a Kafka error code; nothing was appended
 
-Every `PartitionLog` method may raise `CorruptStoreError` (this replica must go offline: file, offset, cause) and every
-method that writes may raise `DiskError` (the whole directory is offline).  Clients get KAFKA_STORAGE_ERROR for both.
+Every `PartitionLog` method that reads or writes may raise `CorruptStoreError` (this replica must go offline: file,
+offset, cause) or `DiskError` (the whole directory is offline).  Clients get KAFKA_STORAGE_ERROR for both.
 Appending never waits: appended records are readable immediately, and may be acknowledged once `flushed_offset` has
 passed them.
 """

@@ -88,8 +88,8 @@ class Durability:
     def acknowledges_early(self) -> bool:
         """Return whether appends may be acknowledged before they are flushed.
 
-        With write caching, this begins once the folder's fact durably says `UNSYNCED`.  So a start after a crash can
-        tell that the log may lack acknowledged records, even if the topic has another config by then.
+        With write caching, this begins once `UNSYNCED` is durable as the folder's fact.  So a start after a crash can
+        detect that the log may lack acknowledged records, even if the topic has another config by then.
         """
         # The first condition decides for most logs.
         if not self._write_caching or self.folder_fact != UNSYNCED:
@@ -181,7 +181,7 @@ class Durability:
         if self.folder_fact is None:
             return None
         if self.folder_fact == UNSYNCED:
-            # The flush that writes it may still be under way.  Then the caller's commit waits for that one.
+            # The flush that writes this fact may still be under way.  The caller's commit then waits for the flush's.
             return UNSYNCED if self._is_fact_pending else None
         if not self._segments or self._segments[-1].base_offset < offset:
             return None

@@ -39,7 +39,7 @@ INFLATED_RATIO_MAX: Final = 1024
 """Inflated bytes for each compressed byte.  gzip reaches at most 1032.  gzip and zstd exceed this limit only for long
 runs of one byte."""
 INFLATED_FLOOR: Final = 4 << 20
-"""Bytes that any batch may inflate to, however small it is."""
+"""Bytes to which the batches of one partition in a request may always inflate, however small they are."""
 
 
 class Produced(NamedTuple):

@@ -2,7 +2,7 @@
 
 `<offset>.producers` is the state after all batches below `offset`; the batch headers and markers after a snapshot give
 the rest.  A damaged snapshot loses nothing: an older snapshot and more headers, or all headers, give the same state.
-But no header tells of records that retention has deleted.  So wherever the log may be truncated, a snapshot must exist
+But no header describes records that retention has deleted.  So wherever the log may be truncated, a snapshot must exist
 between the start of the log and that offset.
 
 Compaction removes a marker once no record of its transaction is left.  So a snapshot from below a compacted part may

@@ -188,7 +188,7 @@ def recover_segment(
 def find_batch(file: DiskFile, position: int, offset: int) -> Generator[None, None, int | None]:
     """Return the position of the first good batch at or after `position` with at least `offset`; None if none exists.
 
-    Searches for the bytes that every such header has: the upper bytes of its base offset, and the number of the format.
+    Search for the bytes that every such header has: the upper bytes of its base offset, and the number of the format.
     """
     prefixes = {(offset + step).to_bytes(8, "big")[:3] for step in (0, OFFSET_JUMP_MAX)}
     alternatives = b"|".join(re.escape(prefix) for prefix in sorted(prefixes))

@@ -44,7 +44,10 @@ def segment_path(folder: str, base_offset: int, kind: str) -> str:
 
 
 class Segment:
-    """One segment of a log, which opens its files when they are first needed."""
+    """One segment of a log, which opens its files when they are first needed.
+
+    Every method that reads or changes a file may raise DiskError.
+    """
 
     def __init__(
         self, disk: Disk, folder: str, base_offset: int, *, end_offset: int, size: int, newest_timestamp: int

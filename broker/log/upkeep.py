@@ -92,7 +92,7 @@ class LogUpkeep:
             self._producers.write_snapshot()
 
     def take_state(self) -> LogState:
-        """Return the state to write to the facts now; everything in it is durable already."""
+        """Return the state to write to the facts now.  Everything below its recovery point is durable already."""
         state = self.state()
         self._marks.state_taken(state.recovery.offset)
         return state

@@ -52,7 +52,7 @@ class BatchFilter:
         protected: base offsets of the last batches and markers of producers.
         kept_producers: the producers whose batches below `dirty_start` all stay, without records if necessary.
         endings: has received the kept batches and the markers of all segments before this group.
-        wall_ms: tombstones and markers with an earlier horizon are removed.
+        wall_ms: tombstones and markers whose delete horizon is not later are removed.
         """
         self._endings = endings
         self._latest = latest

@@ -57,11 +57,12 @@ class CleanJob(msgspec.Struct, frozen=True):
     segments: all sealed segments that may be cleaned, in order: base offset, end offset, size.
     dirty_start, limit: the first offset of the dirty part, and its end.
     protected: base offsets of the last batches, and of the last marker, of each producer.
-    open_producers: producers that have batches above `limit`, which a truncation may remove.
+    open_producers: producers that have batches from `limit` on, which a truncation may remove.
     aborted: aborted transactions with records in the segments: producer id, first offset, offset of the marker.
-    wall_ms: the current time; tombstones with an earlier delete horizon are removed.
+    wall_ms: the current time; tombstones and markers whose delete horizon is not later are removed.
     segment_size_max: bytes of the segments that are replaced together.
-    batch_size_max, inflated_max: bytes of one batch, as it is and decompressed; a log with a larger one is uncleanable.
+    batch_size_max: bytes of one batch, at least `CHUNK`.  inflated_max: bytes of its records, decompressed.  A log with
+        a larger batch is uncleanable.
     map_memory: bytes of the offset map.
     """
 
@@ -87,7 +88,7 @@ class Work(msgspec.Struct, frozen=True, tag=True):
 
 
 class Replacement(msgspec.Struct, frozen=True, tag=True):
-    """A file at `path` is complete, but not durable.  It replaces the segments with these base offsets."""
+    """A file at `path` is complete, but may not be durable.  It replaces the segments with these base offsets."""
 
     path: str
     base_offsets: list[int]
@@ -132,7 +133,7 @@ def run_job(job: CleanJob, files: Files) -> Generator[Work | Replacement, None, 
 class _RecentBatches:
     """The last batches of the open producers in the dirty part.
 
-    If a truncation removes the batches of such a producer above `limit`, these are its last batches again.  If there
+    If a truncation removes the batches of such a producer from `limit` on, these are its last batches again.  If there
     are fewer than `RECENT_BATCHES`, all its batches in the clean part stay; earlier cleanings have left only few there.
     """
 
