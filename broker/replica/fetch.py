@@ -67,10 +67,11 @@ class _Served(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What a fetch may find in its ready partitions.
+    """The result of looking at the ready partitions of a fetch without a read.
 
     is_read_worthwhile: the partitions may have a result that ends the wait.
-    has_enough: the partitions have `min_bytes` of records.  If `min_bytes` is 0 or 1, only a read tells.
+    has_enough: the partitions have `min_bytes` of records.  False for followers, and for a `min_bytes` of 0 or 1: then
+        only a read decides.
     """
 
     is_read_worthwhile: bool

@@ -131,7 +131,7 @@ class Fetcher:
     def __len__(self) -> int:
         return len(self._replicas)
 
-    # -- what to copy
+    # -- the partitions to copy
 
     def add(self, replica: Replica) -> None:
         """Copy this partition from its flushed end.  Call it again when its position or leader epoch has changed."""

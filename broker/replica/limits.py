@@ -13,6 +13,8 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     max_wait_ms: int = 30_000
     """The longest time that a fetch is parked."""
     produce_timeout_max_ms: int = 120_000
+    """The longest time that an appended produce or a deletion of records waits, even if the client allows more.  Then
+    it is answered with REQUEST_TIMED_OUT."""
     parked_fetches: int = 10_000
     """Maximum number of parked fetches.  Further fetches are answered immediately, even without records."""
     parked_produces: int = 100_000

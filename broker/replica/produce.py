@@ -141,7 +141,10 @@ class ProduceService:
 
     @property
     def waiting(self) -> int:
-        """Return the number of produces that wait for a check or recompression of records, or for earlier produces."""
+        """Return the number of produces that are not appended yet.
+
+        They wait for a check or recompression of their records, for a coordinator, or for earlier produces.
+        """
         return self._checks.produces
 
     @property
@@ -150,7 +153,7 @@ class ProduceService:
         return self._checks.recompressed_total
 
     def close(self) -> None:
-        """Refuse the produces whose records are still to be checked."""
+        """Refuse the produces that are not appended yet."""
         self._checks.refuse_all(KafkaCode.NOT_LEADER_OR_FOLLOWER)
 
     def _waiting(self, acks: int) -> int:

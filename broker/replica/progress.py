@@ -15,7 +15,7 @@ BATCHES_KEPT = 10_000
 
 @dataclass(slots=True)
 class Progress:
-    """The offsets of the received and applied metadata; `ImageFollower` updates them."""
+    """The offsets of the received and applied metadata, and the failed directories, as heartbeats report them."""
 
     received_offset: int = 0
     applied_offset: int = 0

@@ -84,7 +84,7 @@ class RecordChecks:
     """Queues produces until their records are checked; see the theory of operation.
 
     append: called once with each produce whose turn has come; `produce.batches` is then final.  If it raises, the
-    produce is answered with UNKNOWN_SERVER_ERROR, and the loop's exception handler gets the error.
+        produce is answered with UNKNOWN_SERVER_ERROR, and the loop's exception handler gets the error.
     timed_out: called with each produce that was refused because it waited for too long, before a later produce of its
         lane is appended.
     """

@@ -319,7 +319,7 @@ class Replica:
             future.set_result(refused_produce(code, _admission_text(code, leader, acks)))
         elif isinstance(batches, Refused):
             future.set_result(refused_by_log(batches))
-        elif self.log.durability.is_truncating:  # it was elected before its truncation is durable; clients retry
+        elif self.log.durability.is_truncating:  # it was elected before its truncation was durable; clients retry
             future.set_result(refused_produce(KafkaCode.NOT_LEADER_OR_FOLLOWER, _TRUNCATING, self.image))
         else:
             self._append(leader, self.log, batches, acks, timeout_ms, future, verification)
@@ -644,7 +644,7 @@ class Replica:
     def _touch(self, *, consumers: bool, followers: bool) -> None:
         """Mark the partition in all sessions that list it, and wake the parked fetches of consumers or followers.
 
-        A new watermark wakes followers only if they serve consumers.  Other followers learn it with the next records.
+        A new watermark wakes followers only if they serve consumers.  Other followers learn it with their next reply.
         """
         for session, key in self.sessions.items():
             session.touch(key)
