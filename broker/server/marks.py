@@ -36,7 +36,8 @@ class ProcessMarks:
         """Return the number of this start, which is durable in every working directory.
 
         A directory that was restored from a backup may have an old number, so the highest one counts.  A new directory
-        gets the mark of the clean stop too.  It is true there, and a process that ends before it registers keeps it.
+        has no records, so it gets the mark of the clean stop as well.  Otherwise, if this process ended before it
+        registered, the next start would find directories that do not agree (`clean_epoch`).
         """
         found = [disk.facts.load(STARTS).get(STARTS, b"") for disk in self._working()]
         start = max((int(each) for each in found if each.isdigit()), default=0) % STARTS_MAX + 1
@@ -53,7 +54,7 @@ class ProcessMarks:
         `broker.log` treats a log that has lost records as damaged, and takes it offline.
 
         All directories with records must agree.  A failed directory is left out: heartbeats report it, and the mark
-        says nothing about its replicas.  A new directory has no records.
+        does not cover its replicas.  A new directory has no records.
         """
         in_use = [disk for disk in self._working() if not self._is_new(disk)]
         marks = {disk.facts.load(CLEAN_EPOCH).get(CLEAN_EPOCH, b"") for disk in in_use}
