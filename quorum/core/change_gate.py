@@ -15,7 +15,7 @@ refusal names the numbers (`contacts.py` decides which voters are live).
 A contact from before the check proves too little: the voter may have lost its disk since then.  A new set that needs
 this voter for its majority could never commit the change, and the quorum would stay paused permanently, although the
 old set still had a live majority.  So the check ends with a new round (`reads.py`).  The change is appended as soon as
-a majority of the new set has fetched or downloaded in that round.  The members that were measured, or that answered at
+a majority of each new set has fetched or downloaded in that round.  The members that were measured, or that answered at
 their address, count without a fetch, and so does the leader if it is a member.  If the majority is missing after the
 fetch timeout, the change is refused.
 """
@@ -273,7 +273,7 @@ class ChangeGate:
         answered: set[ReplicaKey],
         now_ms: int,
     ) -> Verdict | ControlRecord | None:
-        """Return the record once a majority of each set has confirmed it; None to wait; a verdict to refuse it.
+        """Return the record once a majority of each set is known to be live; None to wait; a verdict to refuse it.
 
         answered: the nodes that this check has already heard.
         """

@@ -3,7 +3,8 @@
 The leader works towards a target one voter at a time.  It adds voters before it removes others, so that the cluster
 never has less redundancy than at the beginning or at the end.  At most one voter is added beyond the larger of the
 first and the last set, so that the majority does not become larger than necessary.  The leader is removed last, so that
-leadership moves once.  A disk that replaces another disk of the same node is added after the other disk is removed.
+leadership moves once.  A disk that replaces another disk of the same node is the exception: it is added after the other
+disk is removed.
 """
 
 from __future__ import annotations

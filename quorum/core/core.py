@@ -582,8 +582,10 @@ class RaftCore:
 
     @property
     def target_problem(self) -> str | None:
-        """Return why this leader's last step towards the target was refused; None if it was not, or if this node does
-        not lead."""
+        """Return why this leader's last own step was refused: a step towards the target, or an update of an address.
+
+        None if it was not refused, or if this node does not lead.
+        """
         return self._state.role.target_problem if isinstance(self._state.role, Leader) else None
 
     def address_of(self, node_id: int) -> str | None:

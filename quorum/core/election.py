@@ -6,7 +6,8 @@ takes the next epoch only if a majority would vote for it.  A follower that hear
 cut off cannot end the leadership of a working leader when it rejoins.  If two Prospective nodes ask each other, the one
 with the lower (log end, id) agrees and waits.  The other refuses, and asks again immediately, because its pre-vote will
 now be granted.  So a split costs one round trip, not another timeout.  A node whose own pre-vote has timed out may be
-unable to reach a majority.  So it agrees even to a node with a lower id, if that node's log is as long as its own.
+unable to reach a majority.  So it agrees even to a node with a lower id, if that node's log is at least as up to date
+as its own.
 
 Before this node acts on a request, it checks the cluster, the generation and the addressed disk.  Only then may the
 epoch of the request be adopted, and only from a node that could be a voter.  Every reply carries the epoch and leader

@@ -172,7 +172,7 @@ class Founding:
         return self._observe(newborn, reply, cluster_id)
 
     def _observe(self, newborn: Newborn, reply: IntroduceReply, cluster_id: str) -> None:
-        """Join as an observer; report it if a voter of this id has another disk."""
+        """Join as an observer.  If a voter with this id has another disk, report that voter as the one to replace."""
         state = self._state
         voter = reply.voters.by_id(state.key.node_id)
         newborn.replaced = voter.key if voter is not None and voter.key != state.key else None

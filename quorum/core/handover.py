@@ -1,10 +1,10 @@
 """Moving leadership on purpose: `transfer-leader`, and preferred controllers.
 
 Theory of operation.  A leader that hands over first stops accepting proposals, so that the successor can get the whole
-log.  It waits for the fetch that shows this, for at most one election timeout.  Then it resigns.  Its last request
-(EndQuorumEpoch) lists the successor first, and the successor immediately becomes a candidate.  Everything after that is
-an ordinary election: if the successor fails, the next node in the list becomes a candidate a little later.  If all of
-them fail, the old leader becomes a candidate.
+log.  It waits, for at most one election timeout, for a fetch of the successor from the end of the log.  If none arrives
+in time, it continues to lead.  Otherwise it resigns.  Its last request (EndQuorumEpoch) lists the successor first, and
+the successor immediately becomes a candidate.  Everything after that is an ordinary election: if the successor fails,
+the next node in the list becomes a candidate a little later.  If all of them fail, the old leader becomes a candidate.
 
 Some voters may be *preferred*.  A leader that is not preferred hands over to a preferred voter only if that voter
 fetches, is caught up and does not have a slow disk (`latency.py`).  So a preference never reduces the number of

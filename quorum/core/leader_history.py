@@ -73,7 +73,7 @@ class LeaderHistory:
         self.last_end: EndedLeadership | None = None
         self.transfer: PendingTransfer | None = None
         self._handed_over: HandedOver | None = None
-        self._unsteady: dict[int, Unsteady] = {}  # by node id; nodes that were preferred or have led
+        self._unsteady: dict[int, Unsteady] = {}  # by node id
         self._known: Leadership | None = None  # of the current epoch
         self._known_since_ms = 0
         self._joined: Leadership | None = None  # the leadership in which this node takes part, as leader or follower

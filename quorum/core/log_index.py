@@ -149,8 +149,8 @@ class LogIndex:
     def end_of_epoch(self, epoch: int) -> LogEnd:
         """Return the largest epoch in the log that is not above `epoch`, and the offset at which it ends.
 
-        The epoch of the record before the log's start also counts, and ends at the start.  If no epoch of the log
-        qualifies, the offset is the log's start.
+        The epoch of the record before the log's start also counts, and ends at the start.  If no epoch qualifies,
+        return `epoch` itself and the log's start.
         """
         count = bisect_right(self._epochs, epoch, key=lambda entry: entry[0])
         if count == 0:

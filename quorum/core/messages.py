@@ -15,7 +15,7 @@ from quorum.core.types import UNASSIGNED, Batch, LogEnd, ReplicaKey, Voter, Vote
 
 
 class ErrorCode(Enum):
-    """Why a quorum request was refused.  Values are the protobuf enum's names."""
+    """Why a quorum request was refused.  Values are the protobuf enum's names without the prefix QUORUM_ERROR_."""
 
     NONE = "NONE"
     INCONSISTENT_CLUSTER_ID = "INCONSISTENT_CLUSTER_ID"
@@ -104,7 +104,7 @@ class Fetch(msgspec.Struct, frozen=True):
     """A request for the log from `offset` on.  It acknowledges that everything below is durable at the sender."""
 
     sender: Sender
-    target_id: int | None  # node id of the leader, as the sender knows it; None if sent to a bootstrap address
+    target_id: int | None  # node id of the leader, as the sender knows it; None: any leader may answer
     epoch: int  # the leader epoch that the sender knows
     offset: int
     last_fetched_epoch: int  # of the sender's last batch
@@ -142,7 +142,7 @@ class FetchSnapshot(msgspec.Struct, frozen=True):
 
 
 class FetchSnapshotReply(msgspec.Struct, frozen=True):
-    """Part of a snapshot: at least one byte, at most as many as requested."""
+    """Part of a snapshot: without an error, at least one byte and at most as many as requested."""
 
     error: ErrorCode
     known: Knowledge
@@ -171,7 +171,7 @@ class IntroduceReply(msgspec.Struct, frozen=True):
     key: ReplicaKey
     newborn: bool  # true while the node belongs to no cluster
     initial_voters: tuple[tuple[int, str], ...]
-    founding: Batch | None  # the batch at offset 0; a newborn whose key it lists joins the cluster as that voter
+    founding: Batch | None  # the batch at offset 0, if the log has it; a newborn that it lists joins as that voter
     voters: VoterSet
 
 

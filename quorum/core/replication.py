@@ -2,14 +2,14 @@
 
 Theory of operation.  A replica fetches from its log's end, naming the epoch of its last batch (`following.py`).  The
 leader looks that epoch up.  If the epoch is shorter in the leader's log, or does not exist there, the logs diverge.
-The leader then answers with the end of its largest epoch that is not above that epoch.  The fetcher truncates to this
-end and fetches again.  Each round trip settles at least one epoch, regardless of the number of records.  A position
-that matches is an acknowledgement: everything below it is durable at the fetcher, because a fetch leaves only when
-nothing is unwritten.
+The leader then answers with the end of its largest epoch that is not above that epoch.  The fetcher truncates to the
+last offset at which both logs can be equal, and fetches again.  Each round trip settles at least one epoch, regardless
+of the number of records.  A position that matches is an acknowledgement: everything below it is durable at the fetcher,
+because a fetch leaves only when nothing is unwritten.
 
 The high watermark is the offset that a majority of the voters in force has acknowledged.  For itself the leader counts
-the records that its own disk has confirmed.  The watermark moves only past the first record of the leader's own epoch
-(Raft §5.4.2): older records are committed because they are below that record.
+the records that its own disk has confirmed.  The leader raises the watermark only to offsets above the first record of
+its own epoch (Raft §5.4.2): older records are committed because they are below that record.
 
 A fetch for which the leader has nothing new is parked.  A parked fetch of a voter is answered on new records, which the
 voter must acknowledge.  A new high watermark is sent with them, or alone after `watermark_wait_ms` without any: no
@@ -17,7 +17,7 @@ commit waits for it, and an immediate separate reply would cost a second exchang
 parked fetch of an observer is answered only on a new high watermark, and immediately, so that a commit wakes thousands
 of brokers once, not twice.
 
-A fetch that overtakes an earlier fetch of the same replica replaces it."""
+If a replica fetches while an earlier fetch of it is parked, the earlier fetch is answered with an empty reply."""
 
 from __future__ import annotations
 

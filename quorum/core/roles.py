@@ -51,7 +51,7 @@ class Download:
     """A snapshot of the leader that this follower downloads."""
 
     snapshot: LogEnd
-    position: int | None = None  # bytes stored, where to continue; None while the shell stores or loads
+    position: int | None = None  # bytes stored, where to continue; None while the shell looks them up, stores or loads
     size: int = 0  # 0 until it is known
     loading: bool = False
 
@@ -145,7 +145,7 @@ class Parked:
 
 
 class Served(NamedTuple):
-    """The leader's log end and watermark when it last served the parked fetches."""
+    """The leader's log end, watermark and round when it last served the parked fetches."""
 
     log_end: int = 0
     high_watermark: int = 0
@@ -216,12 +216,12 @@ class Leader:
     epoch_start: int
     since_ms: int  # when it won
     replicas: dict[ReplicaKey, ReplicaProgress] = field(default_factory=dict)
-    displaced: dict[ReplicaKey, int] = field(default_factory=dict)  # since when another disk runs at a voter's address
+    displaced: dict[ReplicaKey, int] = field(default_factory=dict)  # by voter: when another disk was at its address
     announcements: dict[ReplicaKey, PendingRequest] = field(default_factory=dict)  # BeginQuorumEpoch, by voter
     parked: dict[ReplicaKey, Parked] = field(default_factory=dict)
     reads: dict[int, ReplicaKey] = field(default_factory=dict)  # log reads for parked fetches: the fetcher, by read id
     served: Served = field(default_factory=Served)
-    expiry_ms: int | None = None  # lower bound of the deadlines of parked fetches
+    expiry_ms: int | None = None  # when to search for expired parked fetches
     owed_ms: int | None = None  # when to report a new watermark to voters if no record is sent before
     paused: bool = False  # no majority fetches
     unreached: set[int] = field(default_factory=set)  # ids of voters that did not answer a paused leader
@@ -237,7 +237,7 @@ class Leader:
     step: PendingChange | None = None  # a change of the leader's own: towards the target, or a voter's new address
     step_failures: int = 0
     step_due_ms: int | None = None  # earliest time of the leader's next own step
-    target_problem: str | None = None  # why the last step towards the target was refused; None if it was not
+    target_problem: str | None = None  # why the leader's last own step was refused; None if it was not
     role = Role.LEADER
 
     def address_of(self, node_id: int) -> str | None:

@@ -51,7 +51,8 @@ class Snapshots:
     def on_trim_log(self, event: TrimLog) -> None:
         """Let the log start at the end of a snapshot on this disk.
 
-        Do nothing if the log starts there or later already, or does not contain that end with that epoch.
+        Do nothing if the log starts there or later already, or if that end is above the newest snapshot, the durable
+        end or the high watermark.  Also do nothing if the record before that end has another epoch.
         """
         state = self._state
         offset = event.snapshot.offset

@@ -8,7 +8,7 @@ end of every step each part sends the requests that are due.  So one place decid
 computes when the next tick is needed, and a transition cannot forget or repeat a message.
 
 Three rules make this safe across crashes:
-- A vote and an epoch leave this node (in a reply, or in a candidate's requests) only after they are durable.
+- A vote, and an epoch that this node began, leave this node (in a reply or a request) only after they are durable.
 - A fetch leaves only when everything appended before is durable, so its offset is an acknowledgement.
 - A node that led an epoch, or was a candidate in it, never leads it again after a restart: a former leader starts as
   Resigned, and every candidacy takes a new epoch.  Followers may have batches of that epoch that this disk has lost.

@@ -64,7 +64,7 @@ class Status:
         )
 
     def _at_newest_address(self, voter: Voter) -> Voter:
-        """Return a voter with its newest known address.  While a leader is known, that is the address in the log."""
+        """Return a voter with its newest known address.  A leader or follower gives the address in the log."""
         known = self._addresses.newest(voter.key)
         if known is None or isinstance(self._state.role, Leader | Follower):
             return voter

@@ -182,7 +182,10 @@ class Transitions:
     def become_resigned(
         self, successors: tuple[ReplicaKey, ...], deadline_ms: int | None, now_ms: int, reason: str
     ) -> None:
-        """Stop leading, in the same epoch, and announce this to the other voters until `deadline_ms`."""
+        """Stop leading, in the same epoch, and announce this to each other voter until it has answered.
+
+        deadline_ms: when to leave this role if no successor is known; None: never.
+        """
         state = self._state
         assert state.election.leader_id == state.key.node_id, f"resigns from {state.election}"
         farewells = {voter: PendingRequest(now_ms) for voter in state.other_voters}

@@ -160,7 +160,7 @@ class StoredQuorum(msgspec.Struct, frozen=True):
     controls: each control batch in the log, ascending; the core rebuilds the voter history from them.
     formatted_for: the cluster that `format` named; None if the node may join any cluster.
     base: the part before the log's start; None if the log starts at 0.
-    snapshots: the ends of the snapshots in the store, ascending.  They contain only committed records.
+    snapshots: the ends of the snapshots that the log continues, ascending.  They contain only committed records.
     """
 
     node_id: int
@@ -189,7 +189,7 @@ class StoredQuorum(msgspec.Struct, frozen=True):
 
 
 class Role(Enum):
-    """The roles of a node.  An observer is always UNATTACHED or FOLLOWER."""
+    """The roles of a node.  A node that was never a voter is always UNATTACHED or FOLLOWER."""
 
     UNATTACHED = "unattached"
     FOLLOWER = "follower"
