@@ -70,7 +70,7 @@ class Applier:
             await self._waiters.wait(offset)
 
     def fail(self, error: Exception) -> None:
-        """End every wait with `error`, because the node stops and applies nothing more."""
+        """End every current wait with `error`, because the node stops and applies nothing more."""
         self._waiters.fail(error)
 
     async def run(self) -> None:

@@ -230,8 +230,8 @@ def batch_content(batch: Batch) -> tuple[int, bytes]:
 def batch_crc(batch: Batch, kind: int, content: bytes) -> int:
     """Return the CRC-32C of header and content.
 
-    For a control record, `content` is this version's own encoding of the decoded record.  A field that this version
-    does not know therefore fails the check instead of being skipped.
+    For a control record on the wire, `content` is this version's own encoding of the decoded record.  A field that this
+    version does not know therefore fails the check instead of being skipped.
     """
     header = _HEADER.pack(batch.base_offset, batch.epoch, batch.count, batch.timestamp_ms, kind)
     return crc32c(content, crc32c(header))

@@ -1,8 +1,8 @@
 """Connects the core to its store: merges waiting writes into one transaction, reads batches for lagging replicas.
 
 All waiting writes go into one `store.write`, so that one fsync serves them all (group commit).  Batches that are not
-durable yet, and many before them, are kept in memory.  Older batches are read from the store, one read at a time, which
-bounds the memory.
+durable yet, and many before them, are kept in memory.  Older batches are read from the store.  The reads for lagging
+replicas run one at a time, which bounds the memory.
 """
 
 from __future__ import annotations

@@ -497,7 +497,10 @@ class QuorumNode(Inquirer, NodeView):
         self._snapshots.keep_history(retain_ms, retain_bytes)
 
     async def changed(self) -> None:
-        """Wait until the role or the applied offset changes or a fetch reply arrives.  The caller sets the deadline."""
+        """Wait until the role or the applied offset changes, a fetch succeeds, or this node joins its cluster.
+
+        The caller sets the deadline.
+        """
         if self._changed is None:
             self._changed = asyncio.Event()
         await self._changed.wait()
@@ -510,7 +513,7 @@ class QuorumNode(Inquirer, NodeView):
     async def resign(self, reason: str) -> None:
         """Give up leadership if this node leads.
 
-        Waits until the other voters have answered, at most for an election timeout.
+        Waits until each other voter has answered or could not be reached, at most for an election timeout.
         """
         if self.role is not Role.LEADER or self._stopping:
             return

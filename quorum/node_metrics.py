@@ -75,7 +75,7 @@ class NodeMeter:
         self.on_fsync(seconds)
 
     def recent_fsyncs_s(self) -> list[float]:
-        """Return the durations of the store's latest transactions during the last minutes."""
+        """Return the durations of the store's latest transactions: at most `FSYNCS_KEPT`, from the last 10 minutes."""
         oldest = now_ms() - FSYNC_RECENT_MS
         return [seconds for at, seconds in self._latest_fsyncs if at >= oldest]
 

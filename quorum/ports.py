@@ -117,6 +117,7 @@ class QuorumStore(Protocol):
             StoreRefusedError: the directory belongs to another node or cluster, is in use, has a newer format, or is
                 not writable.
             CorruptStoreError: the store is damaged.  The error names file, place and cause; nothing is repaired.
+            FatalError: the disk failed.
         """
         ...
 
@@ -137,6 +138,7 @@ class QuorumStore(Protocol):
 
         Raises:
             CorruptStoreError: a batch's checksum does not match.
+            FatalError: the disk failed.
         """
         ...
 

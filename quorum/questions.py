@@ -57,7 +57,7 @@ class Questions:
         """Return a number for the event, and the future that `answer` resolves with the effect of that number.
 
         Raises:
-            TooManyQuestionsError: refuse the caller.
+            TooManyQuestionsError: `QUESTIONS_MAX` questions are open.
         """
         if len(self._open) >= QUESTIONS_MAX:
             raise TooManyQuestionsError

@@ -12,7 +12,7 @@ from quorum.core.types import Batch
 class RecentBatches:
     """Contiguous batches up to the log's end.
 
-    A batch is dropped only once its write is durable; until then this is the only copy on this node.
+    A batch is dropped only once its write is durable, because the store cannot return it before.
     """
 
     def __init__(self, log_end: int, max_bytes: int) -> None:

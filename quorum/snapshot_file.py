@@ -2,11 +2,11 @@
 
     magic | header frame | chunk frames … | footer frame
 
-A frame consists of the payload's length, the kind, a CRC-32C of kind and payload, and the payload.  The header names
-the end of the part of the log that the snapshot replaces, and the voters in force at that end.  The chunks belong to
-the state machine and are opaque to this module.  The footer holds the number of chunks, and the size and the CRC-32C of
-everything before it.  So a snapshot that is truncated, or mixed from two snapshots, is detected.  Data that does not
-match is refused; nothing is skipped.
+A frame consists of the payload's length, the kind, a CRC-32C of kind and payload, and the payload.  The header holds
+the wall time at which the snapshot was taken, the end of the part of the log that it replaces, and the voters and the
+target in force at that end.  The chunks belong to the state machine and are opaque to this module.  The footer holds
+the number of chunks, and the size and the CRC-32C of everything before it.  So a snapshot that is truncated, or mixed
+from two snapshots, is detected.  Data that does not match is refused; nothing is skipped.
 """
 
 from __future__ import annotations

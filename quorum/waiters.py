@@ -7,6 +7,7 @@ import heapq
 from itertools import count
 
 WAITERS_MAX = 100_000
+"""Maximum number of waits at a time.  More fail an assertion: the limits on requests should prevent them."""
 
 
 class OffsetWaiters:
@@ -37,7 +38,7 @@ class OffsetWaiters:
                 future.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """End every wait with `error`."""
+        """End every current wait with `error`.  Later waits are not affected."""
         waiting, self._waiting = self._waiting, []
         for _, _, future in sorted(waiting):
             if not future.done():

@@ -73,7 +73,7 @@ from quorumlog.runtime.stall import no_longer_than
 from quorumlog.wire.v1 import quorum_pb2 as pb
 
 CHECKPOINT_BYTES = 2 << 20
-"""Size of the write-ahead log at which it is checkpointed.  Bounds the work of a start after a crash."""
+"""Approximate size of the write-ahead log at which it is checkpointed.  Bounds the work of a start after a crash."""
 DROP_BYTES = 1 << 20
 """Size of one deletion below the log's start (measured: 20 MiB in one transaction delay other work by 50 to 90 ms)."""
 CLOSE_TIMEOUT_S = 10.0

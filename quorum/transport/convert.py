@@ -5,7 +5,7 @@ raises `RemoteProtocolError` and never reaches the core.  A reply must also matc
 the position of its batches in the log.  It may have at most one of batches, divergence and snapshot.
 
 Unknown fields are ignored in requests and replies, so that nodes of neighbouring versions can communicate during an
-upgrade.  They are refused in batches, which must not lose anything.
+upgrade.  They are refused in control records, which must not lose anything.
 """
 
 from __future__ import annotations

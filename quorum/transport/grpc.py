@@ -227,9 +227,8 @@ class GrpcTransport:
                     await context.write(convert.reply_to_wire(rpc, reply, correlation_id))
                     self._streams.add(task)
                     now = loop.time()
-                    if (
-                        now + HANDLING_MAX_S - ends_at > STREAM_SLACK_S
-                    ):  # a new timer for each fetch would cost too much
+                    # A new timer for each fetch would cost too much.
+                    if now + HANDLING_MAX_S - ends_at > STREAM_SLACK_S:
                         ends_at = now + HANDLING_MAX_S
                         limit.reschedule(ends_at)
         except TimeoutError:
