@@ -9,8 +9,8 @@ from a correct controller.  It fails an assertion, which ends the process; nothi
 Topics are a persistent map to structs that hold a plain tuple of partitions.  A batch opens each topic that it changes
 once, as a list, and builds its tuple once at the end, so the time of a failover is linear in the number of partitions.
 For each broker and topic, bitmasks hold the partitions that the broker leads and hosts; every change updates them.
-Partitions without a leader count as led by `NO_LEADER`.  Except for `digest()`, the cost of an operation depends on the
-partitions that change, not on all partitions.
+Partitions without a leader count as led by `NO_LEADER`.  Except for `digest()`, no operation visits the partitions of
+topics that do not change.
 
 Leader epochs of (topic name, index) never restart, since clients ignore a lower epoch.  `past_epochs` keeps the epochs
 of removed partitions, and `first_leader_epoch` returns the first epoch for a new partition of that name.  About a day

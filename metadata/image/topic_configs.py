@@ -300,7 +300,7 @@ group.consumer.assignment.interval.ms: the minimum time between two assignments 
 group.consumer.migration.policy: whether a group with members may change its protocol.
 group.share.*: limits of share groups (KIP-932).
 group.share.delivery.count.limit: a record that was delivered this often without being accepted is archived.
-group.share.record.lock.duration.ms: how long a member may keep a record.
+group.share.record.lock.duration.ms: how long a record stays locked for the member that received it.
 group.share.partition.max.record.locks: the maximum number of records of a partition in flight in a share group.
 group.share.min.*, group.share.max.*: the range for configs of single groups (`metadata/image/group_configs.py`).
 share.auto.offset.reset, share.isolation.level: the values for share groups that set none; Kafka has no such defaults.
@@ -309,12 +309,12 @@ group.max.size: the maximum number of members of a group.
 metadata.retention.*: how much history of the metadata every node keeps; the limit that is reached first applies.
 offset.metadata.max.bytes: the maximum size of the text that a client stores with a committed offset.
 offsets.retention.minutes: how long the offsets of a group stay after it became empty.
-offsets.topic.num.partitions: the number of partitions of __consumer_offsets when a broker creates that topic.
+offsets.topic.num.partitions, share.coordinator.state.topic.num.partitions, transaction.state.log.num.partitions: the
+number of partitions of __consumer_offsets, __share_group_state and __transaction_state when a broker creates them.
 reassignment.throttle.bytes.per.second: how much a broker copies to replicas that are being added; -1: no limit.
 replica.selector: rack-aware sends a consumer that names its rack to a replica in that rack; with `leader`, leaders
 serve all consumers.
 transaction.max.timeout.ms: how long a producer may keep a transaction open.
-transaction.state.log.num.partitions: the same for __transaction_state.
 transactional.id.expiration.ms: how long a transactional id without an open transaction is kept.
 """
 
@@ -348,7 +348,8 @@ KAFKA_RATES = frozenset(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
-"""Kafka's throttles.  A request may remove them even from a scope where they cannot be set; this changes nothing.
+"""Kafka's throttles.  A request may remove them even from the cluster or a group, where they cannot be set.
+Such a removal changes nothing.
 
 kafka-reassign-partitions removes them after every reassignment, even if it never set them.
 """
