@@ -69,7 +69,7 @@ def elect_leaders(
 
 
 _Asked = tuple[TopicImage | None, int, Election | None]
-"""(topic, index, the answer if no election is needed)."""
+"""(topic, index, the answer if the request for this partition is refused)."""
 
 
 def _named(image: ClusterImage, partitions: Sequence[tuple[str, int]]) -> Iterator[_Asked]:

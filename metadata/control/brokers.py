@@ -121,7 +121,7 @@ def register(
 
     early_topics: the topics whose logs on this broker had write.caching when its last process ended, by the ids with
         which they were created.  Releases that do not report them give none.
-    session_live: whether the session of the registered incarnation has not ended.
+    session_live: whether the registered incarnation has a live session.
     """
     refusal = _refuse_registration(image, request)
     if refusal is not None:
@@ -260,7 +260,7 @@ def fence(image: ClusterImage, broker_id: int) -> Decision[None]:
 
 
 def elect_leaderless(image: ClusterImage) -> Decision[None]:
-    """Elect leaders, where possible, for partitions that a failed controller may have left without one."""
+    """Elect leaders, where possible, for partitions without one: at most one batch; `more` is set if it is full."""
     changes = elections(image, cause_offset=NO_OFFSET)
     return Decision(None, tuple(changes), more=len(changes) == RECORDS_PER_BATCH_MAX)
 
@@ -278,8 +278,8 @@ class Unregistered(msgspec.Struct, frozen=True):
 def unregister(image: ClusterImage, broker_id: int, *, validate_only: bool = False) -> Decision[Unregistered]:
     """Unregister a broker permanently, if it is fenced and has no replicas.
 
-    The replicas of a dead broker must be reassigned first.  A partition whose only replica was on this broker has lost
-    its records.  An operator must decide about its topic; the loss must not be a side effect of unregistering.
+    The replicas of a broker that is lost must be reassigned first.  A partition whose only replica was on this broker
+    has lost its records.  An operator must decide about its topic; the loss must not be a side effect of unregistering.
     """
     broker = image.brokers.get(broker_id)
     refusal = None
@@ -313,7 +313,7 @@ def heartbeat(
     """Decide a heartbeat.
 
     others_applied: the lowest (exclusive) end of metadata that any other unfenced broker has applied.
-    again: this heartbeat has already made a change.
+    again: this heartbeat has been decided before; elections that remain are then decided as well.
     """
     refusal = check_broker(image, request.broker_id, request.broker_epoch)
     if refusal is not None:

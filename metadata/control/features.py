@@ -76,7 +76,9 @@ def _described(image: ClusterImage, name: str) -> DescribedFeature:
 
 
 def upgrade_feature(image: ClusterImage, name: str, level: int | None, *, validate_only: bool) -> Decision[Upgraded]:
-    """Decide to set a feature to `level`, or if it is None, to the highest level that all nodes support.
+    """Decide to set a feature to `level`.
+
+    level: None for the highest level that the active controller and every registered broker support.
 
     Only the levels of features in `LOWERABLE` may be lowered.
     """

@@ -6,7 +6,7 @@ The order of the checks of an ISR change is part of the protocol, because the le
 - FENCED_LEADER_EPOCH: the leader epoch is behind the controller's, so the sender no longer leads.
 - INVALID_UPDATE_VERSION: the partition epoch is behind the controller's, so the partition has changed since the leader
   decided.  The leader first applies the newer metadata, then decides again.
-- INELIGIBLE_REPLICA: a member may not be in the ISR now.  The leader drops the proposal.
+- INELIGIBLE_REPLICA: a member is not eligible for the ISR now.  The leader drops the proposal.
 
 If an ISR change completes a reassignment (see `reassign`), one record contains both, possibly with a new leader.  The
 answer contains the resulting partition.

@@ -1,4 +1,4 @@
-"""Placement of the replicas of a new topic.
+"""Placement of the replicas of new partitions.
 
 Each choice takes the best broker by fixed criteria, so every controller makes the same choice without randomness.  The
 criteria, in this order:

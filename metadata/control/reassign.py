@@ -17,14 +17,17 @@ The reassignment is *complete* when the target meets these conditions:
 - if the target is smaller than the original set, all of the target is in the ISR, so that at least the requested number
   of copies exists (KAFKA-19975: a move from 0,1,2,3,4 to 2,3,4,5 with 0,1,5 in sync waits; a move from 0,1,2 to 1,2,3
   with 2 dead does not);
-- at least min.insync.replicas brokers of the target are in the ISR (KAFKA-15665), so that the completion leaves no
-  acknowledged record on fewer disks, and the partition stays writable;
+- at least min.insync.replicas brokers of the target, or all of a smaller target, are in the ISR (KAFKA-15665), so that
+  the completion leaves no acknowledged record on fewer disks, and the partition stays writable;
 - one of these brokers may lead.
 
-Then one record removes the other replicas from the partition and its ISR, clears the lists, and moves the leadership if
-one of the removed replicas leads.  The same record contains the ISR change that completes the reassignment.  Other
-events can also complete a reassignment: a broker or directory returns, or a config changes.  Then the active controller
-checks all partitions that are being reassigned; the image keeps a mask of them.
+If the target has the same brokers as the partition now, the last two conditions do not apply.  So a change of the order
+alone is complete at once.
+
+When a reassignment is complete, one record removes the other replicas from the partition and its ISR, clears the lists,
+and moves the leadership if one of the removed replicas leads.  The same record contains the ISR change that completes
+the reassignment.  Other events can also complete a reassignment: a broker or directory returns, or a config changes.
+Then the active controller checks all partitions that are being reassigned; the image keeps a mask of them.
 
 When a replica leaves the assignment, a new leader epoch begins even under the same leader: if the broker gets the
 replica again soon afterwards, the replica must not be treated as if it had never left.
@@ -32,7 +35,8 @@ replica again soon afterwards, the replica must not be treated as if it had neve
 A replacement of the target starts from the current lists.  Added replicas that are not in the new target leave
 immediately, unless they are in the ISR or ELR.  In that case they stay until the end, in both `adding` and `removing`,
 so that neither a start nor a replacement makes the ISR smaller.  A cancellation removes all added replicas, and one of
-the original replicas leads.  It is refused if none of them may lead without data loss.
+the original replicas leads if one may.  A cancellation is refused if the partition would lose its leader, or if no
+original replica would be in the ISR or ELR.
 
 The throttle is the cluster config `reassignment.throttle.bytes.per.second`; the batch that ends the last reassignment
 removes it.
@@ -376,8 +380,8 @@ def _throttle_records(image: ClusterImage, throttle: int | None, under_way: int)
 def progress(image: ClusterImage) -> Decision[int]:
     """Complete the reassignments that meet the conditions: at most one batch, with `more` if others may remain.
 
-    The reply is the number of reassignments that the batch completes.  This is needed after events that complete a
-    reassignment without an ISR change, and by a new controller.
+    The reply is the number of reassignments that the batch completes.  The active controller calls this function after
+    events that may complete a reassignment without an ISR change, and when it becomes active.
     """
     eligible = Eligibility(image)
     records: list[Record] = []

@@ -4,11 +4,11 @@ A request may name many topics.  Each topic has its own outcome, and all permitt
 whose records do not fit into one batch changes nothing.  If a topic exists, the answer says whether it is `identical`
 to the requested one, so that a tool can report success.
 
-The built-in default replication factor is lowered to the number of active brokers for users' topics.  It is not lowered
-for internal topics, since a topic that is created while a cluster starts would keep too few replicas permanently.  The
-creation of an internal topic is refused until enough brokers are active.  The exception is a cluster with one voter
-(standalone brokers, development), which loses its metadata with that node anyway: there the factor is also lowered for
-internal topics.
+The built-in default replication factor is lowered to the number of brokers that accept replicas, for users' topics.  It
+is not lowered for internal topics, since a topic that is created while a cluster starts would keep too few replicas
+permanently.  The creation of an internal topic is refused until enough brokers accept replicas.  The exception is a
+cluster with one voter (standalone brokers, development), which loses its metadata with that node anyway: there the
+factor is also lowered for internal topics.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def default_min_isr(image: ClusterImage, replication_factor: int) -> int:
 
 
 def _check_counts(image: ClusterImage, topic: NewTopic, broker_count: int, *, is_flexible: bool) -> NewTopic | Outcome:
-    """is_flexible: whether a factor that was not set explicitly may be lowered to the number of active brokers."""
+    """is_flexible: whether a factor that was not set explicitly may be lowered to `broker_count`."""
     partitions, factor = topic.partitions, topic.replication_factor
     if partitions == DEFAULT:
         partitions = int(image.cluster_config(PARTITIONS_KEYS.get(topic.name, _PARTITIONS)))
