@@ -20,7 +20,8 @@ from quorumlog.runtime.logging import get_logger
 logger = get_logger("controller")
 
 RETRY_S = 0.25
-"""Time after which a step whose append was temporarily refused runs again.  Fixed: it loads no other node."""
+"""Time after which a step whose append was temporarily refused runs again.  It is not random, because such a step loads
+no other node."""
 
 TOO_LARGE_RETRY_S = 60.0
 """Time after which a step whose batch had too many bytes runs again: other requests may have changed its decision."""

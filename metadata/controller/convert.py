@@ -19,7 +19,7 @@ from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 ITEMS_MAX = 100_000
-"""Maximum number of topics or partitions in one request."""
+"""Maximum number of items of one kind (topics, partitions, configs, …) in one request."""
 
 
 def result(outcome: Outcome) -> pb.Result:

@@ -1,4 +1,4 @@
-"""Descriptions of topics and brokers from one image.  The loop runs other tasks while a large description is built."""
+"""Descriptions of topics and brokers from one image.  The loop runs other tasks while partitions are described."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def describe_metadata(
     described = await describe_topics(image, names, partitions=partitions)
     if described.result.error != ApiError.NONE:
         return node_pb2.DescribeMetadataReply(result=described.result)
-    # The configs of topics are in the descriptions of topics, so only a few resources remain.
+    # The configs of topics are in the descriptions of topics.
     shown = [item for item in image.all_configs() if item[0][0] in _SCOPES]
     configs = sorted(shown, key=lambda item: (item[0][0].value, item[0][1]))
     return node_pb2.DescribeMetadataReply(

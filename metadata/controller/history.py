@@ -65,9 +65,10 @@ class History:
         return self._log.log_start
 
     async def image_at(self, offset: int) -> tuple[ClusterImage, int]:
-        """Return the image of everything below `offset`, and the wall time (ms since 1970) of its last batch, or 0.
+        """Return the image of everything below `offset`, and the wall time (ms since 1970) of its last batch.
 
-        An offset inside a batch gives the image at the start of that batch, because a batch is applied as a whole.
+        The time is 0 if it is not known.  An offset inside a batch gives the image at the start of that batch, because
+        a batch is applied as a whole.
 
         Raises:
             NotRetainedError: the necessary records and snapshots are no longer retained.

@@ -47,7 +47,10 @@ class Controller(Protocol):
 
 
 class MetadataReplay:
-    """A `quorum.node.StateMachine`.  image: the committed and applied metadata."""
+    """A `quorum.applier.StateMachine`.  image: the committed and applied metadata.
+
+    timestamp_ms: the wall time of the last applied batch, in ms since 1970; 0 if no batch was applied yet.
+    """
 
     def __init__(self) -> None:
         self.image = ClusterImage()

@@ -7,8 +7,8 @@ Every call ends shortly before the caller's timeout (`header.timeout_ms`), so th
 instead of its own timeout.  While no leader is known, or this node has won an election but its controller is not active
 yet, a call waits for an active controller within its deadline.  Only a transfer of leadership needs no active
 controller: any leader of the quorum executes it.  So a leader can hand over even if its controller cannot become
-active, for example because it cannot read its log.  A forwarded request is not forwarded again: if it reaches a node
-that is not the leader, that node answers NOT_CONTROLLER, and the caller looks for the new leader itself.  If the leader
+active, for example because it cannot read its log.  A forwarded request is not forwarded again: a node that knows
+another leader answers NOT_CONTROLLER, and the caller looks for the new leader itself.  If the leader
 is replaced meanwhile, this node sends the request to the new leader, but only if the request is a read or was certainly
 not sent.
 

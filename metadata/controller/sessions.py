@@ -114,7 +114,10 @@ class Sessions:
         return max(session.last_contact, self._resumed_at()) + self._timeout
 
     def others_applied(self, image: ClusterImage, broker_id: int) -> int:
-        """Return the lowest end of metadata applied by the other unfenced brokers; the image's end if none exist."""
+        """Return the lowest end of metadata applied by the other unfenced brokers; the image's end if none exist.
+
+        Return -1 if one of them has not sent a heartbeat to this controller yet.
+        """
         ends = [
             -1 if other not in self._by_id else self._by_id[other].applied_offset
             for other, broker in image.brokers.items()
