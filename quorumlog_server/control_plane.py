@@ -63,7 +63,8 @@ def make_store(config: NodeConfig, sources: Sources) -> SqliteQuorumStore:
     """Return the quorum store of a process with this configuration.
 
     A broker whose metadata log hangs must end: otherwise it would continue to send heartbeats, and no other broker
-    would take over its leaderships.  A voter without a broker may wait for its disk, because it has already resigned.
+    would take over its leaderships.  A voter without a broker may wait for its disk: if it led, it has already
+    resigned.
     """
     stall_s = config.log_dir_stall_timeout_ms / 1000 if config.role == BROKER else None
     return SqliteQuorumStore(quorum_directory(config), sources, stall_s)

@@ -218,7 +218,9 @@ async def _dump_store(store: SqliteQuorumStore, directory: str, identity: Identi
 
 
 def copy_quietly(directory: str, copy: str) -> None:
-    """Copy the files of the log, and link to the snapshots.  No process can open the directory while it is copied.
+    """Copy the files of the log, and link to the snapshots.
+
+    If the directory has a lock file, no process can open the directory while the log is copied.
 
     Raises:
         StoreRefusedError: a process uses the directory.

@@ -1,10 +1,10 @@
-"""Restarts a node whose quorum was rebuilt by hand while the node was away (`quorum-node recover`).
+"""Restarts a node whose quorum was rebuilt by hand (`quorum-node recover`).
 
-Theory of operation.  The first reply to a node reports that its quorum has a newer generation.  The node's own log then
-belongs to a history that does not continue.  It may hold records that only lost disks had confirmed.  From some offset
-on, it differs from the log of the rebuilt quorum.  So the node starts again with an empty quorum directory and a new
-directory id, and fetches everything from the rebuilt quorum.  The old directory is never deleted, because it may hold
-the only copy of records that the rebuilt quorum does not have.  It is renamed, with its generation in the name.
+Theory of operation.  Each reply from a node of the rebuilt quorum reports the newer generation.  The old node's own log
+then belongs to a history that does not continue.  It may hold records that only lost disks had confirmed.  From some
+offset on, it differs from the log of the rebuilt quorum.  So the node starts again with an empty quorum directory and a
+new directory id, and fetches everything from the rebuilt quorum.  The old directory is never deleted, because it may
+hold the only copy of records that the rebuilt quorum does not have.  It is renamed, with its generation in the name.
 
 Observers, which include brokers, do this automatically if their configuration names nodes of the cluster.  A voter does
 not: an operator may still want to recover from its directory, and the wrong directory may have been recovered.  If a

@@ -1,4 +1,4 @@
-"""The state of the quorum as its leader knows it, which every process can report."""
+"""The leader's description of the quorum, which every process can get from the leader and report."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Describing(Protocol):
 async def leaders_description(node: Describing, transport: Transport, timeout_ms: int) -> DescribeQuorumReply | None:
     """Return the leader's description of the quorum.  The leader is this node, or the node that it follows.
 
-    None if there is no leader, it does not answer in time, or the node that answers does not lead (any more).  Only a
-    leader knows the log ends of the other nodes.
+    None if no leader is known, if the leader does not answer in time, or if the node that answers does not lead (any
+    more).  Only a leader knows the log ends of the other nodes.
     """
     reply = node.describe()
     known = reply.known

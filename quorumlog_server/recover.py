@@ -8,7 +8,7 @@ one transaction:
 - `Voters` of a new generation, with only this node, under a new directory id.  Nodes of older generations are
   refused because of their generation, and a copy of the old directory is another replica;
 - for every partition, a leader epoch that is 1000 higher, and no leader.  Leaders that the lost records elected may
-  still run, and must be fenced by every later epoch;
+  still run, so every later epoch must be above theirs;
 - producer ids far above those known to be in use, since the lost records may have allocated more.
 
 The epoch of the quorum is also raised by 1000.  The node then starts as the only voter, and the other voters are added

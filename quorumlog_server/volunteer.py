@@ -144,7 +144,7 @@ class Volunteer:
 
     async def _ask(self) -> None:
         node, loop = self._node, asyncio.get_running_loop()
-        # Another node may have taken over this address while this one was suspended.
+        # The request names the directory: another node may have taken over this address while this one was suspended.
         add = pb.AddVoter(node_id=node.node_id, address=node.address, directory_id=node.directory_id.bytes)
         request = pb.ChangeVotersRequest(add=add)
         self._asking = asyncio.ensure_future(self._call(rpcs.CHANGE_VOTERS, request, ASK_TIMEOUT_MS))
@@ -177,7 +177,7 @@ class Volunteer:
     async def leave(self, timeout_ms: int) -> bool:
         """Ask to be removed from the voters; return whether this node certainly is not a voter now.
 
-        Takes at most `timeout_ms`.  From now on the node does not ask to be added.
+        Takes at most `timeout_ms`, and the time to store the standing.  From now on the node does not ask to be added.
         """
         self._leaving = True
         node, loop = self._node, asyncio.get_running_loop()
@@ -191,7 +191,7 @@ class Volunteer:
         backoff = Backoff(LEAVE_RETRY_S, WAIT_MAX_S, self._random)
         while True:
             left_ms = max(1, int((deadline - loop.time()) * 1000))
-            # Another disk may have become the voter of this id while this node was suspended.
+            # The request names the directory: another disk may have become the voter of this id meanwhile.
             remove = pb.RemoveVoter(node_id=node.node_id, directory_id=node.directory_id.bytes)
             reply = await self._call(rpcs.CHANGE_VOTERS, pb.ChangeVotersRequest(remove=remove), left_ms)
             result = reply.result
@@ -221,7 +221,7 @@ class Volunteer:
         return False
 
     async def _joined_meanwhile(self, timeout_ms: int) -> bool | None:
-        """Wait for a request to be added that is in progress.
+        """Wait for the answer to the request in progress that asks to add this node, if there is one.
 
         Return whether that request has added this node; None if this is unknown.
         """
