@@ -11,10 +11,9 @@ A disk is slow from a quarter of the election timeout on; only then do these rul
 - This voter extends its elections by twice its write time, but by at most two fetch timeouts.  A candidate that no
   voter has refused waits for the missing votes, even if its own disk is fast: a voter with a slow disk may be writing
   its vote.
-- Every fetch reports the write time of the fetcher's disk.  A leader whose disk stalls waits for four times the write
-  time of the fastest other live voter, but for at least one fetch timeout and at most `STALL_TIMEOUTS_MAX` fetch
-  timeouts.  If no other voter is live, it waits for this maximum.  Then it resigns.  It names slow voters last among
-  its successors.
+- Every fetch reports the write time of the fetcher's disk.  A leader whose disk stalls resigns after four times the
+  write time of the fastest other live voter.  It waits for at least one and at most `STALL_TIMEOUTS_MAX` fetch
+  timeouts.  If no other voter is live, it waits for this maximum.  It names slow voters last among its successors.
 - A leader does not hand over to a preferred voter with a slow disk, even if all are slow.  Otherwise leadership
   would return at once to a voter whose disk has just stalled.  The next leader also knows which disks are slow, because
   every voter reports its own write time.

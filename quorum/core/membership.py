@@ -6,9 +6,9 @@ own record is committed.  The leader works on one requested change at a time (`l
 one step of its own (`leader.step`).  `change_gate.py` decides about both again after each event.
 
 A target (`TargetVoters`) is a record: any leader derives the next step from the voters and the target, so the work
-survives a change of the leader.  The replacement of a disk is such a target, too: it takes two steps, and continues if
-the leader fails between them.  A leader that has removed itself leads until the removal is committed, without counting
-itself.  Then it resigns, and the first of its successors immediately becomes a candidate."""
+survives a change of the leader.  The replacement of a disk also sets such a target: it takes two steps, and continues
+if the leader fails between them.  A leader that has removed itself leads until the removal is committed, without
+counting itself.  Then it resigns, and the first of its successors immediately becomes a candidate."""
 
 from __future__ import annotations
 
