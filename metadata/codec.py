@@ -1,9 +1,9 @@
 """Converts records to protobuf and back, for data batches of the metadata log and for messages in requests.
 
-Decoding skips nothing.  If a node skipped a record that its version does not know (an unset oneof, an unknown field at
-any depth, an enum number without a name, a higher version), its image would permanently differ from those of other
-nodes.  So such a record is an error that names the offset, and the process ends.  Stored records are checked like input
-from outside: lengths of ids, ranges of numbers, sizes of lists.
+Decoding skips nothing.  A record is unknown if it has an unset oneof, an unknown field at any depth, an enum number
+without a name, or a higher version.  If a node skipped it, the node's image would permanently differ from those of
+other nodes.  So an unknown record is an error that names the offset, and the process ends.  Stored records are checked
+like input from outside: lengths of ids, ranges of numbers, sizes of lists.
 
 To find unknown fields without visiting every field, the codec discards them and compares the sizes of the message.
 """

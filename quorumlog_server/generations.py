@@ -7,8 +7,8 @@ new directory id, and fetches everything from the rebuilt quorum.  The old direc
 hold the only copy of records that the rebuilt quorum does not have.  It is renamed, with its generation in the name.
 
 Observers, which include brokers, do this automatically if their configuration names nodes of the cluster.  A voter does
-not: an operator may still want to recover from its directory, and the wrong directory may have been recovered.  If a
-node does not do this, its process ends with an error that names the next step.
+not: an operator may still want to recover from its directory, and the wrong directory may have been recovered.  A node
+that does not do this ends with an error that names the next step.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ The reassignment is *complete* when the target meets these conditions:
 - if the target is smaller than the original set, all of the target is in the ISR, so that at least the requested number
   of copies exists (KAFKA-19975: a move from 0,1,2,3,4 to 2,3,4,5 with 0,1,5 in sync waits; a move from 0,1,2 to 1,2,3
   with 2 dead does not);
-- at least min.insync.replicas brokers of the target, or all of a smaller target, are in the ISR (KAFKA-15665), so that
+- at least min.insync.replicas brokers of the target are in the ISR (KAFKA-15665), or all of a smaller target, so that
   the completion leaves no acknowledged record on fewer disks, and the partition stays writable;
 - one of these brokers may lead.
 

@@ -8,10 +8,10 @@ so that several round trips to the disk overlap.
 
 Every answer waits until the log is committed up to the end of the `pending` on which it was decided.  Even a refusal or
 a no-op may depend on a record that is not committed yet, and would be wrong if that record were lost.  An answer also
-waits for proof that this node still led when it received the request, since a leader that does not know that it has
-been replaced would decide on an old state.  If records were appended, their commit is the proof: a majority accepted
-them in this epoch, so none of these voters had a later epoch.  Otherwise the voters confirm the leadership in one
-round, which all waiting requests share.
+waits for proof that this node still led when it received the request.  A leader that does not know that it has been
+replaced would decide on an old state.  If records were appended, their commit is the proof: a majority accepted them in
+this epoch, so none of these voters had a later epoch.  Otherwise the voters confirm the leadership in one round, which
+all waiting requests share.
 
 There is one exception: a heartbeat that changes nothing is answered without a round or a commit.  Whether the broker is
 fenced then comes from the committed image.  A broker normally serves and leads according to the records that it has

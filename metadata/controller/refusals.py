@@ -7,11 +7,11 @@ a refusal identifies the one case in which waiting for the session timeout is us
 
 A refusal may also have another cause between this node and the broker: a name that resolves to another host on this
 node, a firewall rule, or a port that is not forwarded.  Therefore an address counts only after it has accepted a
-connection from this node during the same registration, and later attempts use the numeric address that accepted.  A
-process counts as ended if no heartbeat has come for `OVERDUE` intervals, and then every address that counts (the
-control address and at least one Kafka listener) refuses a connection `ROUNDS` times in a row, without a heartbeat in
-between.  Any other result (a connection, a timeout, a reset, an unreachable host or network) is not evidence, and the
-rounds start over.
+connection from this node during the same registration, and later attempts use the numeric address that accepted.  If no
+heartbeat has come for `OVERDUE` intervals, this node tries to connect in rounds.  The process counts as ended if every
+address that counts (the control address and at least one Kafka listener) refuses in `ROUNDS` successive rounds, without
+a heartbeat in between.  Any other result (a connection, a timeout, a reset, an unreachable host or network) is not
+evidence, and the rounds start over.
 
 The evidence is only a reason to fence before the session ends.  Fencing is a record.  If the evidence is wrong, nothing
 is lost, and the broker's next heartbeat unfences it.
