@@ -1,8 +1,8 @@
-"""A real broker for tests, in under a second: `standalone()` here, the fixture `quorumlog_broker` in `plugin.py`.
+"""A real broker for tests, in under a second: the function `standalone`, or the fixture `quorumlog_broker` (`plugin`).
 
 The broker is a process of its own, with its own ports and an empty data directory.  A second process, `guard.py`, stops
-the broker and deletes the directory at the end, even if the process that requested them is killed.  Settings in the
-environment (QUORUMLOG_…) are not passed to the broker, because they are meant for other processes.
+the broker and deletes the directory at the end, even if the process that called `standalone` is killed.  Settings in
+the environment (QUORUMLOG_…) are not passed to the broker, because they are meant for other processes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Run a program until the process that requested it ends, then delete the program's folder.
 
 `python -m quorumlog.testing.guard FOLDER COMMAND…` prints the program's pid before all output of the program.  When
-standard input ends, or the parent has ended (by kill -9 as well), it stops the program and deletes the folder.  The end
-of standard input is noticed on every system; the parent's id is also watched, because a fork of the parent may keep the
-pipe open.
+standard input ends, or the parent has ended (by kill -9 as well), the guard stops the program.  It deletes the folder
+once the program has ended, for whatever reason.  The end of standard input shows on every system that the parent has
+ended.  The guard also watches the parent's id, because a fork of the parent may keep the pipe open.
 """
 
 from __future__ import annotations
