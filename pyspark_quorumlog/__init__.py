@@ -1,8 +1,8 @@
 """The Spark data source: `spark.read.format("quorumlog")` and `df.write.format("quorumlog")`.
 
 Spark imports every top-level module whose name begins with `pyspark_` and registers its `DefaultSource`.  An exception
-or a slow import here would affect every data source of the session.  So this module imports only Spark's own modules,
-and small modules that need only the standard library.  Calls that need pyarrow and the client import them.
+or a slow import in this module would affect every data source of the session.  So it imports only Spark's own modules,
+and small modules that need only the standard library.  Functions that need pyarrow or the client import them.
 """
 
 from pyspark_quorumlog.source import DefaultSource

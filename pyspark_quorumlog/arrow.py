@@ -27,7 +27,9 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 PIECE_SIZE_BYTES = 32 << 20
+"""Maximum size of the decompressed records of one Arrow batch.  A larger record batch is an Arrow batch of its own."""
 RECORD_SIZE_MAX_BYTES = 64 << 20
+"""Maximum size of a record.  A row that becomes a larger record is refused."""
 KEY_SHOWN_MAX = 40
 """Maximum number of bytes of a key in an error message."""
 

@@ -39,8 +39,9 @@ def lag_of(source: SourceProgress) -> Lag | None:
 
 
 class LagListener(StreamingQueryListener):
-    """Reports the lag of each source of this kind after each batch: `spark.streams.addListener(LagListener(report))`.
+    """Reports the lag of each quorumlog or Kafka source after each batch.
 
+    Use it with `spark.streams.addListener(LagListener(report))`.
     report: called with the query's name, or its id if it has none, and the lag.
     """
 

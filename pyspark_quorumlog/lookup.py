@@ -1,7 +1,7 @@
 """Asks the brokers, in the driver, which partitions a query reads and which offsets they have.
 
-A broker whose metadata is behind does not know a new topic or partition yet.  So a topic or partition counts as missing
-only after several answers without it, each from another broker.
+A broker whose metadata is behind does not know a new topic or partition yet.  So before a topic or partition counts as
+missing, the driver asks again, up to `fetchOffset.numRetries` times, and each time another broker if there is one.
 """
 
 from __future__ import annotations

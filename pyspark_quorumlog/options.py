@@ -2,8 +2,9 @@
 
 They include the options of Spark's Kafka source, so that a user only changes the name of the format.  Spark passes them
 with lower-cased names.  An unknown name is an error, which suggests the most similar known name: if a mistyped
-`startingOffsets` were silently ignored, the query would read the wrong data.  A known option without effect is accepted
-with a warning, because Spark's source accepts it.  All problems are reported together.
+`startingOffsets` were silently ignored, the query would read the wrong data.  Unknown settings of Kafka's clients
+(`kafka.…`) are ignored.  A known option without effect is accepted with a warning, because Spark's source accepts it.
+All problems are reported together.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Positions:
 
     everywhere: one offset (or EARLIEST, LATEST) or time for all partitions; None: `by_partition` has one for each.
     by_time: the numbers are ms since 1970; each time names the first record that is not older.
-    or_latest: a time later than all records means the end; otherwise it is an error.
+    or_latest: True: a time later than all records means the end.  False: such a time is an error.
     option: the name of the option, for messages.
     """
 

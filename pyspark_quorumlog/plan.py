@@ -125,7 +125,7 @@ def resolve(positions: Positions, partition: Partition, bounds: Bounds, found_by
 
 
 def checked_range(partition: Partition, first: int, end: int, bounds: Bounds, losses: list[str]) -> OffsetRange:
-    """Return the range, limited to the existing offsets; add missing ones to `losses`."""
+    """Return the range, limited to the existing offsets.  Add messages about missing offsets to `losses`."""
     where = f"{partition[0]}-{partition[1]}"
     holds = f"the log contains offsets from {bounds.start} to {bounds.end} (exclusive)"
     if first < bounds.start:
@@ -167,7 +167,10 @@ def _share(one: OffsetRange, total: int, tasks: int) -> int:
 
 
 def _cut(one: OffsetRange, parts: int) -> list[OffsetRange]:
-    """Cut a range into `parts` of equal size, or into single offsets if it has fewer; the first parts are smaller."""
+    """Cut a range into `parts`, or into single offsets if it has fewer offsets.
+
+    The sizes differ by at most 1; the smaller parts come first.
+    """
     parts = min(parts, one.size)
     small, rest = divmod(one.size, parts)
     edges = [one.first + small * part + max(0, part - (parts - rest)) for part in range(parts + 1)]

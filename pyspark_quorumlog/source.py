@@ -239,7 +239,7 @@ class Written(WriterCommitMessage):
 class Writer(DataSourceArrowWriter):
     """Appends rows.
 
-    The rows become visible together when Spark commits the write; with `atomic=false`, each row is visible at once.
+    The rows become visible together when Spark commits the write.  Without a scope, each row is visible at once.
 
     Spark creates this object in the driver, once for each write, pickles it for the tasks, and commits the write with
     the original.
@@ -270,7 +270,7 @@ class Writer(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort the transactions of all tasks.
 
-        The whole scope is aborted, because killed tasks did not report their transactions.
+        The whole scope is deleted, because killed tasks did not report their transactions.
         """
         if self.scope is not None:
             from pyspark_quorumlog.writing import abort_batch
@@ -279,7 +279,7 @@ class Writer(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Appends the rows of micro-batches, each batch exactly once (`transactions`); with `atomic=false`, at least once.
+    """Appends the rows of micro-batches: exactly once in transactions (`transactions`), otherwise at least once.
 
     Spark commits with a new object in another process.  That object knows only the reports of the tasks.
     """

@@ -221,7 +221,8 @@ def renewed_topics(
     """Return the topics that were deleted and created again: their id changed.
 
     A topic of quorumlog whose partitions were removed gets another id as well, and its remaining partitions keep their
-    records and leader epochs.  A topic that was created again has other leader epochs, or at least as many partitions.
+    records and leader epochs.  A topic that was created again within a day has other leader epochs, or at least as many
+    partitions.
 
     loses_partitions: partitions can be removed from a topic, as in quorumlog, but not in Apache Kafka.
     """

@@ -187,7 +187,8 @@ async def begun(
 async def commit(scopes: Scopes, staged: Sequence[Staged], sequence: int, timeout_s: float) -> None:
     """Make the rows of a stream's batch visible, all together, unless this sequence was committed before.
 
-    Returns once readers of committed records see the rows, or once `timeout_s` has passed since the decision.
+    Returns once readers of committed records see the rows.  If that takes longer than `timeout_s`, or the coordinator
+    refuses to report it, this call returns earlier, because the decision is durable.
 
     Raises: ClusterError: INVALID_TXN_STATE: an attempt was aborted, and nothing is visible; PRODUCER_FENCED; or another
         error of `ScopeClient.end`.  After TIMED_OUT, the rows may become visible.
@@ -230,8 +231,8 @@ async def abort(scopes: Scopes, staged: Sequence[Staged], timeout_s: float) -> N
 
     If no attempt has reported its scope, nothing is done.
 
-    Raises: ClusterError: as `ScopeClient.abort`; but it is no error if a later run has already aborted the attempts, or
-    if their scope was deleted.
+    Raises: ClusterError: as `scope_of` and `ScopeClient.abort`.  But if a later run has already aborted the attempts,
+        or their scope was deleted, this call succeeds.
     """
     scope = scope_of(staged)
     if scope is None:

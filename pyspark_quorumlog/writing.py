@@ -67,7 +67,9 @@ class Outcome(NamedTuple):
 def write_rows(
     options: WriteOptions, batches: Iterator[pa.RecordBatch], task_index: int, attempt: Attempt | None = None
 ) -> Outcome:
-    """Write all rows, and return once every one is acknowledged.
+    """Write all rows, and return once every row is acknowledged.
+
+    If the batch of `attempt` is already committed, all rows are read, and none is written.
 
     Args:
         task_index: determines the first partition for rows without key and partition, so that tasks begin with
@@ -76,7 +78,8 @@ def write_rows(
             row is visible at once.
 
     Raises:
-        ClusterError: some rows were not acknowledged within the delivery timeout, or were refused.
+        ClusterError: some rows were not acknowledged within the delivery timeout, or were refused; or the transaction
+            did not begin.
         OptionError: the option atomic is true, and the brokers have no scopes.
     """
     with shown_by_spark(options.bootstrap):
@@ -185,7 +188,7 @@ class _Write:
         timeout_s = options.delivery_timeout_s
         scope = await transactions.opened(self._scopes, attempt, timeout_s)
         if scope.last_sequence >= attempt.sequence:  # the batch is committed already
-            while await self._next_chunk(batches) is not None:  # Spark stores its state when the rows are read
+            while await self._next_chunk(batches) is not None:  # Spark stores state once all rows are read
                 pass
             return Outcome(0, Staged(scope))
         transaction_timeout_ms = options.transaction_timeout_ms
