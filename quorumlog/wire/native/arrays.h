@@ -1,7 +1,7 @@
 /* Arrays that a Python caller passes as buffers, for example of numpy.
  *
  * C cannot notice a wrong index later, so every array is checked before a call: its type, its alignment, its number of
- * values, and that no output shares memory with another array.  A refusal is a ValueError, and nothing was changed. */
+ * values, and that no output shares memory with another array.  A refusal is an exception, and nothing was changed. */
 #ifndef QUORUMLOG_ARRAYS_H
 #define QUORUMLOG_ARRAYS_H
 

@@ -137,10 +137,11 @@ static PyObject *count_headers(PyObject *module, PyObject *args)
 PyDoc_STRVAR(decode_columns_doc,
              "decode_columns(data, spans, first_offset, end_offset, (offsets, timestamps, timestamp_types), key, value,\n"
              "               headers) -> (rows, malformed)\n\n"
-             "Write the records with first_offset <= offset < end_offset to the given arrays.  A span is the start and\n"
-             "the end of a batch's records in the data, base offset, base timestamp, append time (-2**63: none), number\n"
-             "of records, last offset delta.  key, value: None or (offsets, data, valid).  headers: None or\n"
-             "(offsets, key, value).  malformed: None, or (index of the span, position in the data).");
+             "Write the records with first_offset <= offset < end_offset to the given arrays; timestamps are in us.\n"
+             "A span is the start and the end of a batch's records in the data, base offset, base timestamp (ms),\n"
+             "append time (ms; -2**63: none), number of records, last offset delta.  key, value: None or (offsets,\n"
+             "data, valid).  headers: None or (offsets, key, value).  malformed: None, or (index of the span,\n"
+             "position in the data).");
 
 static int columns_take_arguments(struct arrays *arrays, PyObject *args, struct taken_spans *spans,
                                   struct columns *columns)

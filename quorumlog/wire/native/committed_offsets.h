@@ -99,7 +99,7 @@ static int offsets_apply(PyObject *groups, PyObject *record, struct offsets_grou
 PyDoc_STRVAR(apply_offsets_doc, "apply_offsets(records, groups, other) -> added\n\n"
                                 "Apply a list of Record to `groups`: dicts of offsets by place, in a dict by group.\n"
                                 "`other` gets each record that is not a plain offset, in the order of the list.\n"
-                                "Return by how much the plain offsets have changed the number of offsets.");
+                                "Return the number of offsets that the plain records added, less those they deleted.");
 
 static PyObject *apply_offsets(PyObject *module, PyObject *args)
 {

@@ -80,7 +80,7 @@ static inline int keys_finish(const struct keys_cursor *cursor)
     return cursor->at == cursor->end ? KEYS_OK : KEYS_BATCH_REST;
 }
 
-/* Offsets are positive.  In a damaged batch a sum may wrap around; then the result is wrong, but defined. */
+/* Offsets are not negative.  In a damaged batch a sum may wrap around; then the result is wrong, but defined. */
 static inline int64_t keys_sum(int64_t left, int64_t right)
 {
     return (int64_t)((uint64_t)left + (uint64_t)right);

@@ -1,9 +1,9 @@
 /* Check the framing of the records in one record batch (format v2).  Standard C only: the extension module and the
  * fuzz harness both include this file.
  *
- * The function reads each byte at most once per field, never recurses and never allocates.  Every read is preceded by a
- * comparison with the end of the record or of the batch.  A count or length that the batch claims only bounds a loop
- * whose every step consumes at least one byte.
+ * The check takes time in proportion to the size of the batch, never recurses and never allocates.  Every read is
+ * preceded by a comparison with the end of the record or of the batch.  A count or length that the batch claims only
+ * bounds a loop whose every step consumes at least one byte.
  */
 #ifndef QUORUMLOG_RECORD_SCAN_H
 #define QUORUMLOG_RECORD_SCAN_H

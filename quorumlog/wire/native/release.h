@@ -4,7 +4,7 @@
 
 #include <Python.h>
 
-/* Above this size the lock is released.  Below it, waiting for the lock again would cost more than the computation. */
+/* From this size on, the lock is released.  Below, waiting for the lock again would cost more than the computation. */
 #define RELEASE_SIZE_MIN (2 << 20)
 
 /* Release the interpreter's lock for a computation over `size` bytes; `release_end` takes it again. */

@@ -56,7 +56,7 @@ static inline int groups_rows_fit(const struct groups_rows *rows, int64_t topic_
 }
 
 /* Choose a partition like Kafka's default partitioner: the row's own partition, else one by the hash of its key, else
- * the sticky one.  Return -1 if the topic does not have the row's own partition. */
+ * the sticky one.  Return a negative number if the topic does not have the row's own partition. */
 static inline int64_t groups_partition(const struct groups_rows *rows, int64_t row, int64_t partition_count,
                                        int64_t sticky)
 {
