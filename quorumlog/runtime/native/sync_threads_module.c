@@ -36,7 +36,7 @@ static struct sync_pool *opened(struct sync_threads *self)
     return self->pool;
 }
 
-PyDoc_STRVAR(fileno_doc, "fileno() -> descriptor\n\nIt is readable while `take` would return something.");
+PyDoc_STRVAR(fileno_doc, "fileno() -> descriptor\n\nReadable while complete batches wait for `take`.");
 
 static PyObject *number(PyObject *self, PyObject *unused)
 {
@@ -47,8 +47,8 @@ static PyObject *number(PyObject *self, PyObject *unused)
 }
 
 PyDoc_STRVAR(submit_doc, "submit(number, jobs)\n\n"
-                         "Begin the batch `number`.  jobs: a list of operation and descriptor; not empty.  The threads\n"
-                         "close the descriptors, unless this raises.");
+                         "Begin the batch `number`.  jobs: a list of (operation, descriptor); not empty.  The threads\n"
+                         "close the descriptors, unless this call raises.");
 
 static PyObject *submit(PyObject *self, PyObject *args)
 {
@@ -104,7 +104,9 @@ static PyObject *take(PyObject *self, PyObject *unused)
     return taken;
 }
 
-PyDoc_STRVAR(close_doc, "close()\n\nDrop what has not begun.  A thread that hangs stays until its system call returns.");
+PyDoc_STRVAR(close_doc, "close()\n\n"
+                        "Drop the jobs that no thread has begun, and close their descriptors.  A thread that hangs\n"
+                        "stays until its system call returns.");
 
 static PyObject *close_threads(PyObject *self, PyObject *unused)
 {
