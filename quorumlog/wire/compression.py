@@ -48,7 +48,7 @@ class Recompression(NamedTuple):
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """Return `data` in the form of the codec.
+    """Return `data`, compressed with the codec, or unchanged with `Codec.NONE`.
 
     level: higher is smaller and slower: -1 or 1 to 9 for gzip, 1 to 17 for lz4, -131072 to 22 for zstd.  None: the
         codec's default.
@@ -68,7 +68,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, size_max: int = INFLATED_SIZE_MAX) -> Buffer:
-    """Return the contents of `data`, at most `size_max` bytes.
+    """Return the contents of `data`, at most `size_max` bytes.  With `Codec.NONE`, return `data` itself, of any size.
 
     Raises:
         InflatedSizeError: the contents are larger.

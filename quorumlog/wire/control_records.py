@@ -65,7 +65,7 @@ def build_marker(marker: EndTxnMarker, producer_id: int, producer_epoch: int, ti
 
 
 def parse_marker(data: Buffer, header: BatchHeader, position: int = 0) -> EndTxnMarker | None:
-    """Return the marker in the control batch at `position`; None if it is a control batch of another kind."""
+    """Return the marker in the batch at `position`; None if the batch is not a marker, or is malformed."""
     body = bytes(memoryview(data)[position + HEADER_SIZE : position + header.size])
     if not header.is_control or header.record_count != 1:
         return None

@@ -154,7 +154,7 @@ def _row(
 
 
 def kafka_code(number: int) -> KafkaCode:
-    """Return the error with this number; UNKNOWN_SERVER_ERROR for a number that only a later release knows."""
+    """Return the error with this number; UNKNOWN_SERVER_ERROR for a number that `KafkaCode` lacks."""
     try:
         return KafkaCode(number)
     except ValueError:

@@ -21,7 +21,7 @@ that a client sent, and these checks change no byte.
           57     4  record count
 
 There are two checks: `validate_batches` for batches of a client, and `check_batches` for batches of a leader or this
-broker's disk, where control batches and gaps from compaction are permitted.  Both return a `BatchRefusal` as a value.
+broker's disk, where control batches and gaps from compaction are permitted.  Both return a refusal as a value.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Return the sequence of the last record; 2^31 - 1 is followed by 0.  `NO_SEQUENCE` without a producer id."""
+        """Return the sequence of the last record; 2^31 - 1 is followed by 0.  `NO_SEQUENCE` if the batch has none."""
         if self.producer_id == NO_PRODUCER_ID or self.base_sequence < 0:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX

@@ -60,7 +60,7 @@ _TIMESTAMP_PROBLEMS: Final = (Problem.TIMESTAMP_RANGE, Problem.TIMESTAMP_AHEAD, 
 
 
 class TimestampRange(NamedTuple):
-    """The timestamps that a record may have, both ends included.  No timestamp (-1) is never too old."""
+    """The timestamps that a record may have, both ends included.  A record without one (-1) is never too old."""
 
     oldest_ms: int = -(2**63)
     newest_ms: int = 2**63 - 1

@@ -2,10 +2,12 @@
 
 - `buffer`: bounds-checked reading of untrusted bytes, and the varints of the flexible versions;
 - `codec`: frame and message headers, and the generated schemas of `kio` behind plain mappings, loaded on first use;
+- `decoding`: a reader of messages in these schemas, for untrusted bytes;
 - `produce`, `fetch`: the two hot messages, written by hand so that large batches are not copied;
+- `private` and its parts: requests of quorumlog's own;
 - `framing`: an asyncio protocol that splits a byte stream into frames of bounded size.
 
-All input is untrusted. The only error that leaves this package is `RemoteProtocolError`.
+All input is untrusted.  Malformed input raises `RemoteProtocolError` and no other error.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A message is named by (api key, version).  Importing every schema takes 0.9 s and 32 MB, so each is imported at its
 first use (about 5 ms) and kept.  The writer takes nested mappings, and fills in fields that the caller does not set.
-`values` may name fields of any version, so that one mapping serves all versions.
+A mapping may name fields of any version, so that it serves all versions.
 
 `kio` represents a message as a frozen dataclass. Times are `timedelta` and `datetime` (`milliseconds` converts them),
 and an all-zero UUID is None. This package uses its schemas and its writer, but has its own reader (`decoding`).

@@ -1,10 +1,10 @@
 """Splits a byte stream into frames: four bytes of size, then that many bytes.
 
 Theory of operation.  Small frames arrive many at a time, so they are received into one staging buffer and copied out.
-The rest of a frame that does not fit there is received directly into a buffer of its own.  Both buffers double as bytes
-arrive.  So the staging buffer of a connection with little traffic has 4 KiB, and grows to at most 64 KiB.  A peer that
-only announces a large frame gets at most 1 MiB more.  `frame_max_bytes` bounds one frame; the subclass bounds the
-number of frames that wait (`pause_reading`).
+The staging buffer begins with 4 KiB, and doubles up to 64 KiB whenever arriving bytes fill it.  The rest of a frame
+that does not fit there is received directly into a buffer of its own.  This buffer begins with at most 1 MiB, and
+doubles as bytes arrive, so a peer that only announces a large frame gets no more.  `frame_max_bytes` bounds one frame;
+the subclass bounds the number of frames that wait (`pause_reading`).
 
 `FrameProtocol` is a buffered protocol; a loop whose transports only know `data_received` can also drive it.
 """
@@ -42,8 +42,9 @@ def _guess(begin: bytes) -> str:
 def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes | bytearray | memoryview]) -> None:
     """Write all parts in one call.  Do nothing on a lost connection, and pause the writer as `write` does.
 
-    From Python 3.12 on, asyncio's `writelines` does neither (CVE-2024-12254, fixed in 3.13.2, and a TypeError on a lost
-    connection).  Until 3.11 it also joined the parts.  The `writelines` of uvloop does both, without copying.
+    From Python 3.12 on, asyncio's `writelines` does neither: it does not pause the writer (CVE-2024-12254, fixed in
+    3.12.9 and 3.13.2), and raises a TypeError on a lost connection.  In 3.11, it joins the parts, like this function.
+    The `writelines` of uvloop does both, without copying.
     """
     if type(transport).__module__.startswith("asyncio."):
         if not transport.is_closing():

@@ -5,7 +5,7 @@ A scope is a name under which many producers write, and one record decides about
     InitScope           begin a run of a scope, which fences earlier runs
     InitScopeProducer   begin as a producer of the scope, with a transactional id of its own
     EndScope            commit the winners, abort all other producers, and store the sequence
-    AbortScope          abort all producers, and delete the scope if the request says so
+    AbortScope          abort all producers, and delete the scope if `close` is set
     DescribeScopes      return the state of scopes
 
 All requests go to the coordinator of the scope, which FindCoordinator finds by `scope_names.coordinator_key`.  Like any

@@ -43,7 +43,7 @@ class CoordinatedOutcome:
     """The answer of the coordinator of one partition of `__transaction_state`.
 
     outcome: 0 if the partition does not know the producer; 1 if the coordinator will end the transaction; 2 if the
-    transaction was committed; 3 if it was not.
+    transaction was committed; 3 if it was aborted, or if the coordinator no longer knows its outcome.
     """
 
     __type__: ClassVar = EntityType.nested
