@@ -343,7 +343,7 @@ class Admin(Closing):
             await self._commit(group, wanted, left_s)
 
     async def _refuse_outside(self, wanted: Mapping[TopicPartition, int], left_s: Callable[[], float]) -> None:
-        """Raises: ClusterError: OFFSET_OUT_OF_RANGE: an offset is outside its log."""
+        """Refuse offsets outside their logs.  Raises: ClusterError: OFFSET_OUT_OF_RANGE."""
         keys = await self._partitions.resolved(wanted, left_s)
         starts = await self._partitions.listed(dict.fromkeys(keys, EARLIEST), left_s)
         ends = await self._partitions.listed(dict.fromkeys(keys, LATEST), left_s)

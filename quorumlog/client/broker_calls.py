@@ -33,7 +33,8 @@ VERSIONS: Final = {
 }
 """The version of each request: served by quorumlog, and by Apache Kafka from 3.1 on."""
 _MISSING: Final = (ApiError.UNKNOWN_TOPIC_OR_PARTITION, ApiError.UNKNOWN_TOPIC_ID)
-"""Kafka treats these errors as retriable because a broker may be behind, but the controller is never behind."""
+"""Errors that Kafka treats as retriable, because a broker may be behind.  `final_if_missing` treats them as final: the
+controller is never behind, and a misspelt name is reported at once."""
 
 
 @dataclass(slots=True)

@@ -122,9 +122,9 @@ class _View:
     cluster_id: str | None = None
     controller_id: int = -1
     brokers: dict[int, Address] = field(default_factory=dict)
-    """The brokers of the last answer that named any."""
+    """The brokers of the last answer that named brokers."""
     names_brokers: bool = False
-    """Whether the last answer named any."""
+    """Whether the last answer named brokers."""
     topics: dict[str, _Topic] = field(default_factory=dict)
     missing: dict[str, tuple[int, ClusterError]] = field(default_factory=dict)
     """Topics that the last answer about them refused, with the number of that refresh and the error."""
@@ -196,7 +196,7 @@ class Cluster(Closing):
         return self._view.cluster_id
 
     async def leader(self, topic: str, index: int, timeout_s: float) -> KafkaConnection:
-        """Return an open connection to the partition's leader.  Tries once and raises a retriable ClusterError."""
+        """Return an open connection to the partition's leader.  Tries once.  Raises: ClusterError."""
         async with self._deadline(f"the leader of {topic}-{index}", timeout_s):
             address = await self._find_leader(topic, index)
             try:
@@ -216,7 +216,7 @@ class Cluster(Closing):
         return self._view.brokers.get(known.leaders[index].broker_id)
 
     async def find_leader(self, topic: str, index: int, timeout_s: float) -> Address:
-        """Return the address of the partition's leader.  Tries once and raises a retriable ClusterError."""
+        """Return the address of the partition's leader.  Tries once.  Raises: ClusterError."""
         async with self._deadline(f"the leader of {topic}-{index}", timeout_s):
             return await self._find_leader(topic, index)
 
@@ -254,7 +254,10 @@ class Cluster(Closing):
             self._ask_last(address)
 
     async def has_moved(self, topic: str, index: int, connection: KafkaConnection) -> bool:
-        """Ask other brokers now; return whether they name a leader other than the broker of this connection."""
+        """Ask other brokers now; return whether they name a leader other than the broker of this connection.
+
+        False if no other broker answers.
+        """
         hangs = Address(connection.host, connection.port)
         self._ask_last(hangs)
         try:
@@ -264,7 +267,7 @@ class Cluster(Closing):
             return False
 
     async def any_broker(self, timeout_s: float) -> KafkaConnection:
-        """Return an open connection to any broker.  Tries each known broker once.  Raises a retriable ClusterError."""
+        """Return an open connection to any broker.  Tries each known broker once.  Raises: ClusterError."""
         async with self._deadline("any broker", timeout_s):
             return (await self._first_that_answers(self._connection_to))[1]
 
@@ -284,7 +287,7 @@ class Cluster(Closing):
         return dict(self._view.brokers)
 
     async def connection(self, address: Address, timeout_s: float) -> KafkaConnection:
-        """Return an open connection to one broker.  Tries once and raises a retriable ClusterError."""
+        """Return an open connection to one broker.  Tries once.  Raises: ClusterError."""
         async with self._deadline(f"broker {address}", timeout_s):
             return await self._connection(address)
 
@@ -295,7 +298,7 @@ class Cluster(Closing):
         return await self._ask(connection, api, version, values, timeout_s)
 
     async def ask_any_broker(self, api: Api, version: int, values: dict[str, Any], timeout_s: float) -> Any:
-        """Return one broker's answer to a question that every broker can answer; raises a retriable ClusterError.
+        """Return one broker's answer to a request that every broker can answer.  Raises: ClusterError.
 
         If the broker hangs, the call fails after HURRY_S, and the next call asks another broker.
         """

@@ -58,7 +58,7 @@ class ListedOffset:
 
 
 class OffsetOutOfRangeError(ClusterError):
-    """`offset` is below the log start or above the log end."""
+    """`offset` is below `start`, the log start, or above `end`, the high watermark."""
 
     def __init__(self, topic: str, index: int, offset: int, start: int, end: int) -> None:
         where = f"the log contains offsets from {start} to {end} (exclusive)"

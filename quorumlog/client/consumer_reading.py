@@ -77,7 +77,7 @@ class Reading:
         Raises: ClusterError: the error of a partition.
         """
         positions = list(self.positions.values())
-        for number in range(len(positions)):  # each in its turn
+        for number in range(len(positions)):
             position = positions[(self._turn + number) % len(positions)]
             if position.is_paused:
                 continue

@@ -41,7 +41,7 @@ CONNECT_TIMEOUT_S = 2.0
 READ_ATTEMPT_TIMEOUT_S = 5.0
 ASK_TIMEOUT_MIN_S = 1.0
 PROBE_S = 1.0
-"""Time limit for examining an address that does not answer."""
+"""Time limit of each of the two steps that examine an address that does not answer."""
 SHOWN_MAX = 5
 """Maximum number of addresses that are examined if none answers, and that the error names."""
 ANSWER_FRESH_S = 1.0
@@ -101,7 +101,8 @@ class ControllerClient:
         The caller must check the results of single items in the reply, such as topics.
 
         Raises:
-            ClusterError: refused (with the code of the refusal), or UNAVAILABLE, TIMED_OUT, OUTCOME_UNKNOWN.
+            ClusterError: refused (with the code of the refusal), or UNAVAILABLE, TIMED_OUT, OUTCOME_UNKNOWN; or
+                NOT_A_NODE: an address is not the control address of a node.
         """
         assert rpc.service is Service.CONTROLLER, rpc
         deadline = _now() + timeout_s
@@ -170,7 +171,7 @@ class ControllerClient:
         Changes must not be sent this way: if the answer were lost, the outcome would be unknown.
 
         Raises:
-            ClusterError: refused, or UNAVAILABLE.
+            ClusterError: refused, or UNAVAILABLE, TIMED_OUT.
         """
         assert rpc.service is Service.CONTROLLER, rpc
         assert rpc.reads_only, rpc
@@ -206,7 +207,7 @@ class ControllerClient:
         """Send an RPC of the `Node` service to one node, once, and return its reply, whose `result` is success.
 
         Raises:
-            ClusterError: refused, or UNAVAILABLE.
+            ClusterError: refused, or UNAVAILABLE, TIMED_OUT.
         """
         assert rpc.service is Service.NODE, rpc
         return await self._ask_once(address, rpc, request, timeout_s)
@@ -374,7 +375,7 @@ class ControllerClient:
             raise _closed() from None
 
     def prefer(self, address: str) -> None:
-        """Ask this node first, since it has answered.  With a dead node first, each call would wait for a timeout."""
+        """Ask this node first, since it has answered.  An unavailable node in its place would delay each call."""
         self._answered_at[address] = _now()
         self._avoided_until.pop(address, None)
         self._addresses = [address, *(other for other in self._addresses if other != address)]

@@ -353,7 +353,7 @@ def _together(failures: Sequence[BaseException]) -> BaseException:
 
 
 def check(code: int, what: str) -> None:
-    """Raise the refusal, if `code` is one."""
+    """Raise a ClusterError, unless `code` is 0.  what: the subject of the request, for the message."""
     if code:
         raise refused(code, what)
 

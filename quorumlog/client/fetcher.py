@@ -8,7 +8,8 @@ A broker answers the requests of a connection in order, and a fetch may wait at 
 of their own, on which they do not delay commits, heartbeats and look-ups.
 
 Bounds: a partition is not fetched while `partition_size_max` bytes of it are buffered.  No partition is fetched while
-`buffer_size_max` bytes of all partitions are buffered.  One answer may exceed these bounds.
+`buffer_size_max` bytes of all partitions are buffered.  The answers in flight, one for each broker, may exceed these
+bounds.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class FetchLimits:
 
     wait_ms: how long a broker may wait until `size_min` bytes have arrived.
     size_max: the maximum size of one answer in bytes.  partition_size_max, buffer_size_max: see the module.
+    request_timeout_s: how long one request may take, in addition to its wait.
     """
 
     wait_ms: int = 500
@@ -188,7 +190,7 @@ class Fetcher:
             fetch.PartitionToFetch(*position.partition, position.fetch_offset, self._limits.partition_size_max)
             for position in positions
         ]
-        asked.sort(key=lambda each: each.topic or "")  # stable sort: in each topic, the least served partition is first
+        asked.sort(key=lambda each: each.topic or "")  # stable: keeps the order by `served` in a topic
         for position in positions:
             position.is_in_flight = True
         connection: KafkaConnection | None = None

@@ -130,7 +130,7 @@ def partition_lag(
 
 
 async def lag_of(client: GroupClient, cluster: Cluster, group: str, timeout_s: float) -> GroupLag:
-    """Return the lag of one group.
+    """Return the lag of one group.  timeout_s: the time limit of each request.
 
     Raises:
         ClusterError: GROUP_ID_NOT_FOUND; TIMED_OUT: the coordinator, or every broker, does not answer.

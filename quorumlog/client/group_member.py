@@ -3,7 +3,7 @@
 One task owns the core.  Each request is sent by a task of its own, which passes the answer to the core as an event.
 JoinGroup and SyncGroup wait at the coordinator for other members, so they have a connection of their own.  Heartbeats
 and commits use the connections of the `Cluster`.  The consumer revokes and assigns partitions in the order of the
-core's effects.
+core's effects.  Lost partitions do not wait for their turn: the consumer stops reading them at once.
 """
 
 from __future__ import annotations

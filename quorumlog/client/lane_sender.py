@@ -86,8 +86,8 @@ class LaneSender:
     async def _succeed(self, lane: Lane) -> None:
         """Wait for the former lane of the partition, so that its records come first, and choose the first number.
 
-        The log may be the same as before, and a batch with a number that it knows would count as a duplicate.  So the
-        numbers go on in a transaction, whose producer is fixed, and begin with a new producer id otherwise.
+        The log may be the same as before, and would treat a batch with a number that it knows as a duplicate.  So in a
+        transaction, whose producer is fixed, the numbers continue.  Otherwise they begin again with a new producer id.
         """
         former, lane.former = lane.former, None
         if former is None:

@@ -1,7 +1,7 @@
 """Requests about many partitions: one request for each leader, and an answer or an error for each partition.
 
-A partition whose leader does not answer must not hide the others, nor must a topic that is refused.  So the result
-contains an error for this partition, once the time is up, or at once if a retry would not help.
+A partition whose leader does not answer, or whose topic is refused, must not hide the others.  So the result contains
+an error for this partition.  A retriable error is reported only once the time is up.
 """
 
 from __future__ import annotations

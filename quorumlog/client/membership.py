@@ -17,8 +17,8 @@ member leaves.  It joins again when the user next asks for records (`Active`).
 Partitions are lost, not revoked, if the coordinator no longer knows the member.  Other members may then own them
 already, so nothing may be committed.
 
-A reply names the round (attempt to join) that it answers, so a late reply is ignored.  `deadline` is the time of the
-next `Tick`; each `Tick` changes it.
+A reply names the round (attempt to join) or the generation that it answers, so a late reply is ignored.  `deadline` is
+the time of the next `Tick`; each `Tick` changes it.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ class Position:
     is_held: the position is not looked up yet, because the user's callback may set it.
     failing_since: the loop time of the first failure since the last successful fetch; None without a failure.
     retry_at: the loop time of the next attempt.
+    served: orders positions by their last answer with records; 0 before the first one.
     """
 
     __slots__ = (

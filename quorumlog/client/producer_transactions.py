@@ -170,7 +170,7 @@ class ProducerTransactions:
         return ClusterError(ApiError.INVALID_TXN_STATE, text, "begin the next transaction after it")
 
     def failed(self, error: ClusterError) -> None:
-        """Note that a part of the open transaction failed: it can only be aborted."""
+        """Note that a part of the open transaction failed, so that the transaction can only be aborted."""
         if error.code in _FENCED and self._fenced is None:
             cause = "another producer uses it now, or its transaction was aborted"
             text = f"transactional id {self.transactional_id}: {cause}"

@@ -85,6 +85,7 @@ class Consumer:
         failure_timeout_s: waiting for records raises an error if a partition or the group cannot be reached for
             this long.  The next call continues to wait.
         metadata_age_s: the interval at which new topics, partitions and leaders are looked for.
+        sources: the source of randomness, for tests.
 
     Raises:
         ConfigError: arguments are invalid; the error lists all of these.

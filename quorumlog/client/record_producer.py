@@ -385,6 +385,7 @@ class Producer:
         """Deliver all records and offsets, then commit; return once the decision is durable.
 
         Meanwhile neither records nor offsets are accepted.
+        timeout_s: time limit of the request that commits.  Before it, records and offsets have their own time limits.
 
         Raises:
             ClusterError: TRANSACTION_ABORTABLE: a part failed, and the transaction can only be aborted;

@@ -178,7 +178,7 @@ class UnreadableBatchError(RemoteProtocolError):
         self.end_offset = end_offset
 
     def of(self, topic: str, index: int, next_step: str) -> ClusterError:
-        """Return the error for a user, with the partition, and a next step that continues after the batch."""
+        """Return the error for a user, with the partition and the next step."""
         return ClusterError(ApiError.CORRUPT_MESSAGE, f"{topic}-{index}: {self.message}", next_step)
 
 

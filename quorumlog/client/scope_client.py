@@ -157,8 +157,8 @@ class ScopeClient(Closing):
         """Begin a producer of the scope.  An earlier producer with the same attempt name is fenced and aborted.
 
         attempt: the name of the producer within the scope.
-        transaction_timeout_ms: if the scope has not ended this long after the producer's first record, the producer is
-            aborted.
+        transaction_timeout_ms: if the scope has not ended this long after the producer's first partition was added, the
+            producer is aborted.
 
         Raises: ClusterError: PRODUCER_FENCED: a later run has begun; RESOURCE_NOT_FOUND: the scope was deleted;
         INVALID_TRANSACTION_TIMEOUT; INVALID_REQUEST; POLICY_VIOLATION.

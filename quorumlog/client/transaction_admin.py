@@ -194,7 +194,7 @@ class TransactionClient:
 
         The request names the producer, so a transaction that another producer began meanwhile is not aborted.  For a
         producer of a scope, the request is EndTxn, like the producer's own abort, because no other producer may use its
-        id.  After that, the end of the scope cannot name this producer as a winner.
+        transactional id.  After that, the end of the scope cannot name this producer as a winner.
 
         Raises:
             ClusterError: PRODUCER_FENCED: another producer has taken the transactional id;
