@@ -203,7 +203,7 @@ struct codec_batch {
     int64_t first_offset, end_offset;
 };
 
-/* Read a length, and the bytes that it counts into a new object.  Return a problem, 0, or -1 if Python failed. */
+/* Read a length and the bytes after it, as a new object.  Return a problem, 0, or -1 if Python failed. */
 static int codec_take(const uint8_t **at, const uint8_t *end, int problem, PyObject **object)
 {
     int32_t length;
