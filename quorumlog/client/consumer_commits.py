@@ -108,7 +108,10 @@ class Commits:
         return {TopicPartition(*partition): offset.offset for partition, offset in found.items()}
 
     async def to_begin_at(self, partitions: list[Partition], timeout_s: float) -> Mapping[Partition, CommittedOffset]:
-        """Return the offsets at which reading begins.  Raises: ClusterError."""
+        """Return the committed offsets at which reading begins; partitions without one are left out.
+
+        Raises: ClusterError.
+        """
         return await self._groups.committed(self._group, timeout_s, partitions, stable=self._committed_only)
 
     def metadata(self) -> GroupMetadata:

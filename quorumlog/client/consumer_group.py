@@ -81,7 +81,7 @@ class ConsumerGroup:
         return not self._revoking
 
     async def give_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """Commit if commits are automatic, call the listener, and stop reading partitions."""
+        """Give up partitions: commit if commits are automatic, call the listener, and stop reading them."""
         if self._commit_interval_s is not None:
             await self._commit_processed(partitions, CLOSE_TIMEOUT_S)  # else the next owner reads the records again
         if self.member is not None and partitions:

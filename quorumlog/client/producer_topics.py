@@ -180,7 +180,7 @@ class ProducerTopics:
     def _forget(self, topic: Topic) -> None:
         """Drop a topic, so that the next `send` looks it up.
 
-        It may have been created again, or go on under another id.  The new lanes take both into account.
+        The topic may have been created again, or may continue under another id.  The new lanes handle both.
         """
         if self.known.get(topic.name) is topic:
             del self.known[topic.name]
