@@ -259,7 +259,7 @@ MUTANTS = (
         "            if False:\n",
         (
             "tests/unit/broker/coordinator/test_hanging.py::"
-            "test_the_end_of_a_transaction_voids_the_confirmation_of_its_late_offsets",
+            "test_a_marker_voids_a_confirmation_unless_the_decision_has_raised_the_epoch",
         ),
     ),
     Mutant(

@@ -132,35 +132,35 @@ MUTANTS = (
         LETTERS,
         "                if problem:\n                    return Attempt(problem=problem)\n",
         "",
-        (f"{LETTER_TESTS}::test_a_failed_write_is_repeated",),
+        (f"{LETTER_TESTS}::test_a_failed_write_of_a_dead_letter_is_repeated",),
     ),
     Mutant(
         "a dead letter that is too large is dropped",
         LETTERS,
         "_without(dead, built.end, built.too_large)",
         "_without(dead, built.end, [])",
-        (f"{LETTER_TESTS}::test_a_letter_that_is_too_large_does_not_delay_the_others",),
+        (f"{LETTER_TESTS}::test_a_dead_letter_that_is_too_large_does_not_delay_other_dead_letters",),
     ),
     Mutant(
         "dead records behind the last letter of a batch are archived without letters",
         LETTERS,
         "                end = offset\n                break\n",
         "                break\n",
-        (f"{LETTER_TESTS}::test_letters_do_not_exceed_the_size_of_a_batch_in_their_topic",),
+        (f"{LETTER_TESTS}::test_batches_of_dead_letters_stay_within_max_message_bytes_of_their_topic",),
     ),
     Mutant(
         "a topic that does not admit dead letters gets them",
         LETTERS,
         'if image.topic_config(topic.topic_id, DEAD_LETTERS_ADMITTED) != "true":',
         'if image.topic_config(topic.topic_id, DEAD_LETTERS_ADMITTED) == "":',
-        (f"{LETTER_TESTS}::test_letters_wait_for_their_topic",),
+        (f"{LETTER_TESTS}::test_dead_letters_wait_until_their_topic_exists_and_admits_them",),
     ),
     Mutant(
         "a share partition is dropped while dead letters are missing",
         SHELL,
         "is_working = self._saving is not None or self._letter_task is not None",
         "is_working = self._saving is not None",
-        (f"{LETTER_TESTS}::test_a_share_partition_without_sessions_is_kept_until_its_letters_are_written",),
+        (f"{LETTER_TESTS}::test_a_share_partition_without_sessions_stays_loaded_until_its_dead_letters_are_written",),
     ),
     Mutant(
         "a state that cannot be read delays the other partitions of a member",
@@ -188,21 +188,21 @@ MUTANTS = (
         "broker/coordinator/shares.py",
         "for place in (*session.places, *session.former):",
         "for place in session.places:",
-        (f"{USE_TESTS}::test_a_session_that_forgot_a_partition_does_not_keep_its_state_after_its_end",),
+        (f"{USE_TESTS}::test_the_end_of_a_session_drops_the_state_of_a_partition_that_the_session_forgot",),
     ),
     Mutant(
         "a share partition is dropped while a member may still acknowledge its records",
         SESSIONS,
         "place in each.places or place in each.former",
         "place in each.places",
-        (f"{USE_TESTS}::test_a_member_acknowledges_records_of_a_partition_that_it_has_forgotten",),
+        (f"{USE_TESTS}::test_a_member_may_acknowledge_records_of_a_partition_that_its_session_forgot",),
     ),
     Mutant(
         "a session uses a state that was reset while dead letters were missing",
         SHELL,
         " or led.leader is not found.leader or led.lingers:",
         " or led.leader is not found.leader:",
-        (f"{LETTER_TESTS}::test_a_session_after_a_pause_reads_a_state_that_was_reset_meanwhile",),
+        (f"{LETTER_TESTS}::test_a_session_that_begins_after_a_reset_reads_the_new_state_despite_missing_dead_letters",),
     ),
     Mutant(
         "a leader is not reminded of letters that another leader left",
@@ -265,7 +265,7 @@ MUTANTS = (
         "broker/coordinator/shares.py",
         "self.sessions.of(session.key)  # a newer",
         "self.sessions.of(session.key) or session  # a newer",
-        (f"{USE_TESTS}::test_an_acknowledgement_whose_session_ends_meanwhile_loads_nothing",),
+        (f"{USE_TESTS}::test_an_acknowledgement_whose_session_ends_while_it_waits_leaves_no_share_partition_loaded",),
     ),
     Mutant(
         "a share partition whose state is no longer its own stays loaded",
@@ -273,7 +273,7 @@ MUTANTS = (
         "                    self.end()  # another leader owns the state, or the state was initialized again\n"
         "                    self._report_idle()\n",
         "                    self.end()  # another leader owns the state, or the state was initialized again\n",
-        (f"{USE_TESTS}::test_a_save_that_is_refused_after_the_session_leaves_nothing_loaded",),
+        (f"{USE_TESTS}::test_a_save_that_is_refused_after_the_session_ended_leaves_no_share_partition_loaded",),
     ),
     Mutant(
         "a share partition without a state stays loaded for its letters",
@@ -281,7 +281,7 @@ MUTANTS = (
         "                    self._letter_task = None\n                    self.end()\n"
         "                    self._report_idle()\n",
         "                    self._letter_task = None\n                    self.end()\n",
-        (f"{LETTER_TESTS}::test_letters_of_a_deleted_group_leave_nothing_loaded",),
+        (f"{LETTER_TESTS}::test_a_deleted_group_with_missing_dead_letters_leaves_no_share_partition_loaded",),
     ),
     Mutant(
         "new partitions wait after states were verified",
@@ -310,7 +310,7 @@ MUTANTS = (
         "        if deleted := _of(effect.group, effect.partitions, done):\n",
         "        if deleted := effect.partitions:\n",
         (
-            "tests/unit/broker/coordinator/test_shares.py::test_the_group_forgets_those_states_of_a_deleted_topic_that_are_deleted",
+            "tests/unit/broker/coordinator/test_shares.py::test_the_group_lists_a_state_of_a_deleted_topic_until_its_deletion_succeeds",
         ),
     ),
     Mutant(
@@ -319,7 +319,7 @@ MUTANTS = (
         "self._forget(group, tuple(known[topic]))",
         "self._forget(group, tuple(known[topic][-1:]))",
         (
-            "tests/unit/broker/coordinator/test_shares.py::test_the_offsets_of_a_topic_are_deleted_beside_those_of_former_topics",
+            "tests/unit/broker/coordinator/test_shares.py::test_deleting_the_offsets_of_a_topic_also_deletes_those_of_deleted_topics_of_that_name",
         ),
     ),
     Mutant(
@@ -328,7 +328,7 @@ MUTANTS = (
         "        topics = known if wanted is None",
         "        topics = list(listed.partitions) if wanted is None",
         (
-            "tests/unit/broker/coordinator/test_shares.py::test_the_offsets_of_former_topics_do_not_hide_those_of_a_topic",
+            "tests/unit/broker/coordinator/test_shares.py::test_describing_offsets_shows_the_existing_topic_not_deleted_topics_of_that_name",
         ),
     ),
     Mutant(
@@ -378,21 +378,23 @@ MUTANTS = (
         "broker/coordinator/shares.py",
         '        self._own(group.create_task(self._reminders.run(), name="share-reminders"))\n',
         "",
-        (f"{REMINDED_TESTS}::test_letters_that_an_earlier_leader_left_are_written_although_no_member_fetches",),
+        (f"{REMINDED_TESTS}::test_missing_dead_letters_of_an_earlier_leader_are_written_although_no_member_fetches",),
     ),
     Mutant(
         "a share partition that was loaded for its letters stays loaded",
         SHELL,
         "        self._on_available()\n        self._report_idle()\n",
         "        self._on_available()\n",
-        (f"{REMINDED_TESTS}::test_a_reminder_that_comes_too_late_leaves_nothing_loaded",),
+        (f"{REMINDED_TESTS}::test_a_reminder_without_a_missing_dead_letter_leaves_no_share_partition_loaded",),
     ),
     Mutant(
         "a reminder replaces the share partition that members use",
         SHELL,
         "        if led is None or led.has_ended or led.leader is not found.leader:\n",
         "        if True:\n",
-        (f"{REMINDED_TESTS}::test_a_reminder_loads_nothing_that_is_loaded_or_led_elsewhere",),
+        (
+            f"{REMINDED_TESTS}::test_a_reminder_loads_no_share_partition_that_is_already_loaded_or_not_led_by_this_broker",
+        ),
     ),
     Mutant(
         "a late release makes a record available that has a dead letter",
@@ -448,7 +450,7 @@ MUTANTS = (
         SESSIONS,
         "            if epoch != session.next_epoch:\n",
         "            if epoch > session.next_epoch:\n",
-        (f"{SESSION_TESTS}::test_each_request_has_the_next_epoch",),
+        (f"{SESSION_TESTS}::test_a_request_whose_session_epoch_is_not_the_next_one_is_refused",),
     ),
     Mutant(
         "a change of offsets takes the name of a consumer group",

@@ -524,7 +524,7 @@ MUTANTS = (
         "if False:",
         (
             "tests/unit/broker/coordinator/test_coordinator.py"
-            "::test_nothing_is_appended_until_the_last_truncation_is_durable",
+            "::test_no_record_is_appended_until_the_last_truncation_is_durable",
         ),
     ),
     Mutant(

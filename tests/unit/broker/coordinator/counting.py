@@ -22,10 +22,10 @@ WALL_MS = 1_700_000_000_000
 
 
 class Counting(Machine[str, None]):
-    """Its state is one number.
+    """A machine whose state is one number.
 
-    Requests: "add" raises it, "get" returns it, "park" is answered by the tick, 10 ms later, which raises it too, and
-    "sly" adds although its caller calls it a read.
+    Requests: "add" raises the number, and "get" returns it.  "park" is answered by a tick 10 ms later, which raises the
+    number, too.  "sly" adds, although its caller declares it as a read.
 
     replayed: the value and the producer of each record that was replayed.
     """
@@ -132,14 +132,14 @@ class Bench:
         await until(lambda: self.state is State.SERVING)
 
     async def flush(self) -> None:
-        """Let the calls under way append, then make the log durable."""
+        """Let pending calls append their records, then flush the log."""
         await turns()
         log = self.replica.log
         assert log is not None
         await self.rig.role.logs.flush_all([log])
 
     async def acknowledge(self, broker_id: int = 2) -> None:
-        """A follower fetches from the log's end, so it has everything."""
+        """Let a follower fetch from the log end, which acknowledges all records."""
         log, leader = self.replica.log, self.replica.leader
         assert log is not None
         assert leader is not None
@@ -148,7 +148,7 @@ class Bench:
         self.replica.on_fetch(broker_id, self.rig.cluster.epoch(broker_id), end, None)
 
     async def change(self, **fields: Any) -> None:
-        """The partition changes: its leader (under another leader epoch), its ISR, …"""
+        """Change the partition: its leader (with another leader epoch), its ISR, …"""
         from metadata.records import NO_OFFSET, PartitionChange, Reason
 
         image = self.replica.image

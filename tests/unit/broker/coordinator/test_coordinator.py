@@ -1,4 +1,4 @@
-"""The shell of coordinators, with a machine that counts: loading, group commit, answers, dropping, bounds."""
+"""The shell of coordinators with a counting machine: loads, shared appends, answers, dropped machines and limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.broker.replica.rig import Rig
 
 
 def batches(bench: Bench) -> list[list[bytes | None]]:
-    """The values in the log, by batch."""
+    """Return the values in the log, grouped by batch."""
     log = bench.replica.log
     assert log is not None
     data = log.read(0, 1 << 20, log.end_offset)
@@ -31,7 +31,7 @@ def batches(bench: Bench) -> list[list[bytes | None]]:
     return [[values.pop(0) for _ in range(header.record_count)] for _, header in iter_headers(data)]
 
 
-async def test_a_call_is_answered_from_the_machine(bench: Bench) -> None:
+async def test_a_call_is_applied_to_the_machine_and_its_record_is_logged(bench: Bench) -> None:
     await bench.create(1)
     await bench.serving()
     assert await bench.ask("add") == 1
@@ -51,7 +51,7 @@ async def test_a_call_to_a_partition_of_another_broker_is_refused(bench: Bench) 
     assert bench.shell.led() == []
 
 
-async def test_answers_wait_for_the_watermark_also_those_of_reads(bench: Bench) -> None:
+async def test_answers_to_writes_and_reads_wait_for_the_high_watermark(bench: Bench) -> None:
     await bench.create(1, 2)
     await bench.serving()
     added, read = bench.call("add"), bench.call("get")
@@ -65,7 +65,7 @@ async def test_answers_wait_for_the_watermark_also_those_of_reads(bench: Bench) 
     assert [await added, await read, await later] == [1, 1, 1]
 
 
-async def test_waiting_steps_share_one_append(bench: Bench) -> None:
+async def test_calls_that_wait_at_the_same_time_share_one_append(bench: Bench) -> None:
     await bench.create(1)
     await bench.serving()
     calls = [bench.call("add") for _ in range(5)]
@@ -73,7 +73,7 @@ async def test_waiting_steps_share_one_append(bench: Bench) -> None:
     assert batches(bench) == [[b"1", b"2", b"3", b"4", b"5"]]
 
 
-async def test_no_operation_follows_a_marker_in_its_turn(bench: Bench) -> None:
+async def test_an_operation_after_a_transaction_marker_sees_the_appended_marker(bench: Bench) -> None:
     await bench.create(1)
     await bench.serving()
     log = bench.replica.log
@@ -127,7 +127,7 @@ async def test_a_new_leader_replays_the_log(bench: Bench) -> None:
     assert bench.coordinator.leader_epoch == 2
 
 
-async def test_a_load_distinguishes_records_of_transactions(bench: Bench) -> None:
+async def test_a_load_replays_transactional_records_with_their_producer(bench: Bench) -> None:
     await bench.create(1)
     await bench.serving()
     ends = TransactionEnd(is_commit=True, coordinator_epoch=0)
@@ -144,7 +144,7 @@ async def test_a_load_distinguishes_records_of_transactions(bench: Bench) -> Non
     assert bench.machine.replayed == [(b"8", (7, 0)), (None, (7, 0)), (b"1", None)]
 
 
-async def test_a_load_replays_few_records_of_a_batch_at_once(bench: Bench) -> None:
+async def test_a_load_replays_a_large_batch_in_parts_of_250_records(bench: Bench) -> None:
     await bench.create(1)
     await bench.serving()
     await asyncio.gather(*[bench.call("add") for _ in range(501)])
@@ -154,7 +154,7 @@ async def test_a_load_replays_few_records_of_a_batch_at_once(bench: Bench) -> No
     assert bench.machine.replayed_at_once == [250, 250, 1]
 
 
-async def test_a_machine_is_closed_with_its_leadership(bench: Bench) -> None:
+async def test_a_machine_is_closed_when_its_leadership_ends(bench: Bench) -> None:
     await bench.create(1, 2)
     await bench.serving()
     machine = bench.machine
@@ -163,7 +163,7 @@ async def test_a_machine_is_closed_with_its_leadership(bench: Bench) -> None:
     assert machine.is_closed
 
 
-async def test_a_machine_is_freed_with_its_leadership(bench: Bench) -> None:
+async def test_the_memory_of_a_machine_is_freed_when_its_leadership_ends(bench: Bench) -> None:
     await bench.create(1, 2)
     await bench.serving()
     machine = weakref.ref(bench.machine)
@@ -176,7 +176,7 @@ async def test_a_machine_is_freed_with_its_leadership(bench: Bench) -> None:
         gc.enable()
 
 
-async def test_a_load_begins_at_the_start_of_the_log_within_a_batch(bench: Bench) -> None:
+async def test_a_load_begins_at_the_log_start_offset_even_within_a_batch(bench: Bench) -> None:
     await bench.create(1)
     await bench.serving()
     await asyncio.gather(*[bench.call("add") for _ in range(3)])
@@ -187,7 +187,7 @@ async def test_a_load_begins_at_the_start_of_the_log_within_a_batch(bench: Bench
     assert bench.machine.replayed == [(b"2", None), (b"3", None)]
 
 
-async def test_a_later_epoch_of_the_same_leader_begins_anew(bench: Bench) -> None:
+async def test_a_later_leader_epoch_of_the_same_leader_starts_a_new_coordinator(bench: Bench) -> None:
     await bench.create(1, 2)
     await bench.serving()
     first = bench.coordinator
@@ -199,7 +199,7 @@ async def test_a_later_epoch_of_the_same_leader_begins_anew(bench: Bench) -> Non
     assert bench.coordinator is not first
 
 
-async def test_a_step_is_not_appended_under_a_later_epoch(bench: Bench) -> None:
+async def test_records_of_an_earlier_leader_epoch_are_not_appended(bench: Bench) -> None:
     await bench.create(1, 2)
     await bench.serving()
     first = bench.coordinator
@@ -212,7 +212,7 @@ async def test_a_step_is_not_appended_under_a_later_epoch(bench: Bench) -> None:
     assert batches(bench) == []
 
 
-async def test_nothing_is_appended_until_the_last_truncation_is_durable(bench: Bench) -> None:
+async def test_no_record_is_appended_until_the_last_truncation_is_durable(bench: Bench) -> None:
     """Otherwise a power failure could leave old and new records side by side."""
     await bench.create(1)
     await bench.serving()
@@ -226,7 +226,7 @@ async def test_nothing_is_appended_until_the_last_truncation_is_durable(bench: B
     assert isinstance(refused, Refused)
     machine = bench.machine
     assert await bench.ask("add") is KafkaCode.COORDINATOR_NOT_AVAILABLE
-    assert (batches(bench), bench.machine) == ([], machine), "not even dropped"
+    assert (batches(bench), bench.machine) == ([], machine), "the machine is not dropped either"
     log.durability.is_truncating = False
     call = bench.call("add")
     await turns()
@@ -234,7 +234,7 @@ async def test_nothing_is_appended_until_the_last_truncation_is_durable(bench: B
     assert await call == 1
 
 
-async def test_a_machine_that_is_loaded_while_replicas_are_missing_lets_no_read_wait(bench: Bench) -> None:
+async def test_a_read_from_a_freshly_loaded_machine_is_refused_while_the_isr_is_below_min_isr(bench: Bench) -> None:
     await bench.create(1, 2, min_isr=2)
     await bench.serving()
     bench.coordinator._is_fresh = True
@@ -244,7 +244,7 @@ async def test_a_machine_that_is_loaded_while_replicas_are_missing_lets_no_read_
         assert await call is KafkaCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_a_new_leader_serves_once_everything_in_its_log_is_committed(bench: Bench) -> None:
+async def test_a_new_leader_serves_no_call_until_all_records_of_its_log_are_committed(bench: Bench) -> None:
     await bench.create(1, 2)
     await bench.serving()
     bench.call("add")
@@ -299,7 +299,9 @@ async def test_a_failed_append_drops_the_machine_and_loads_it_anew(bench: Bench)
     assert await bench.ask("get") == 1
 
 
-async def test_a_failed_disk_refuses_waiting_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_failure_refuses_waiting_calls_and_takes_the_log_offline(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.create(1)
     await bench.serving()
     coordinator, log = bench.coordinator, bench.replica.log
@@ -330,7 +332,7 @@ async def test_a_tick_that_cannot_append_for_too_long_drops_the_machine(rig: Rig
         assert batches(bench) == []
 
 
-async def test_an_answer_that_is_not_committed_in_time_is_refused(rig: Rig) -> None:
+async def test_a_call_is_refused_if_its_record_is_not_committed_in_time(rig: Rig) -> None:
     async with coordinating(rig, CoordinatorLimits(retry_ms=5, commit_timeout_ms=30)) as bench:
         await bench.create(1, 2)
         await bench.serving()
@@ -341,7 +343,7 @@ async def test_an_answer_that_is_not_committed_in_time_is_refused(rig: Rig) -> N
         assert await bench.ask("get") == 1
 
 
-async def test_a_client_that_hangs_up_is_forgotten(bench: Bench) -> None:
+async def test_the_machine_drops_a_parked_call_whose_client_disconnects(bench: Bench) -> None:
     await bench.create(1)
     await bench.serving()
     call = bench.call("park")
@@ -404,7 +406,7 @@ async def test_a_damaged_record_stops_the_load(bench: Bench) -> None:
     assert await bench.ask("get") is KafkaCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_a_record_that_cannot_be_written_leaves_no_call_waiting(
+async def test_a_record_that_cannot_be_encoded_fails_the_coordinator_and_refuses_its_calls(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> Step:
@@ -474,7 +476,7 @@ async def test_a_large_log_is_loaded_in_bounded_reads(rig: Rig) -> None:
         assert bench.shell.counters.loaded_records == 20
 
 
-async def test_a_process_that_must_not_serve_refuses_calls(bench: Bench) -> None:
+async def test_a_process_whose_broker_id_another_process_has_registered_refuses_calls(bench: Bench) -> None:
     await bench.create(1)
     await bench.serving()
     queued = bench.call("get")

@@ -63,7 +63,7 @@ async def creating(controller: Controller, limits: CoordinatorLimits | None = No
             await creation.close()
 
 
-async def test_a_thousand_first_uses_create_one_topic() -> None:
+async def test_a_thousand_concurrent_first_uses_create_the_topic_once() -> None:
     controller = Controller()
     controller.answers.clear()
     async with creating(controller) as creation:
@@ -90,7 +90,7 @@ async def test_a_caller_that_gives_up_does_not_stop_the_creation() -> None:
         assert await second == ""
 
 
-async def test_a_refusal_names_its_cause_and_is_repeated_for_a_while() -> None:
+async def test_a_refused_creation_names_its_cause_and_is_not_requested_again_during_the_pause() -> None:
     controller = Controller(brokers=2)
     async with creating(controller) as creation:
         problem = await creation.ensure()
@@ -100,7 +100,7 @@ async def test_a_refusal_names_its_cause_and_is_repeated_for_a_while() -> None:
     assert controller.requests == 1
 
 
-async def test_the_creation_is_tried_again_after_the_pause() -> None:
+async def test_a_refused_creation_is_requested_again_after_the_pause() -> None:
     controller = Controller(brokers=2)
     async with creating(controller, CoordinatorLimits(creation_pause_ms=0)) as creation:
         assert await creation.ensure()
@@ -109,7 +109,9 @@ async def test_the_creation_is_tried_again_after_the_pause() -> None:
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-async def test_a_topic_that_another_broker_has_created_is_awaited(is_known: bool) -> None:
+async def test_a_topic_created_by_another_broker_is_usable_once_this_broker_has_applied_its_creation(
+    is_known: bool,
+) -> None:
     controller = Controller()
     controller.cluster.create(TOPIC, (1, 2, 3))
     async with creating(controller) as creation:
@@ -120,7 +122,7 @@ async def test_a_topic_that_another_broker_has_created_is_awaited(is_known: bool
         )
 
 
-async def test_a_controller_that_does_not_answer_is_not_awaited_for_ever() -> None:
+async def test_the_creation_fails_at_its_timeout_if_the_controller_does_not_answer() -> None:
     controller = Controller()
     controller.answers.clear()
     async with creating(controller, CoordinatorLimits(creation_timeout_ms=20)) as creation:

@@ -1,4 +1,4 @@
-"""Share coordinators remind leaders of missing dead letters, which are then written although no member fetches."""
+"""Share coordinators remind leaders of missing dead letters, so that these are written even if no member fetches."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ __all__ = ["bare", "place"]  # fixtures
 
 
 def left_over(offset: int = 0) -> ShareState:
-    """Return a state that an earlier leader left, with a letter that is missing."""
+    """Return a state, saved by an earlier leader, in which one dead letter is missing."""
     return ShareState(0, 3, 0, offset, (StateBatch(offset, offset + 1, Delivery.ARCHIVING, 1),))
 
 
-async def test_a_reminded_leader_writes_letters_that_no_member_asks_for(place: Place) -> None:
+async def test_a_reminded_leader_writes_dead_letters_although_no_member_fetches(place: Place) -> None:
     await place.create_letters()
     await place.write(make_batch((b"a", b"b")))
     place.state = left_over()
@@ -54,7 +54,9 @@ async def test_a_reminded_leader_writes_letters_that_no_member_asks_for(place: P
     assert await place.fetch() == [(1, 2)]
 
 
-async def test_a_reminder_loads_nothing_that_is_loaded_or_led_elsewhere(place: Place) -> None:
+async def test_a_reminder_loads_no_share_partition_that_is_already_loaded_or_not_led_by_this_broker(
+    place: Place,
+) -> None:
     await place.write(make_batch((b"a", b"b")))
     led = await place.led()
     strangers = [place.key._replace(partition=7), place.key._replace(topic_id=UUID(int=7))]
@@ -64,7 +66,9 @@ async def test_a_reminder_loads_nothing_that_is_loaded_or_led_elsewhere(place: P
     assert await place.fetch() == [(0, 2)]
 
 
-async def test_a_reminder_of_letters_that_cannot_be_written_does_not_disturb_their_task(place: Place) -> None:
+async def test_a_repeated_reminder_keeps_the_share_partition_whose_dead_letters_cannot_be_written_yet(
+    place: Place,
+) -> None:
     await place.write(make_batch((b"a",)))
     place.state = left_over()
     place.shares.write_dead_letters([place.key])
@@ -77,7 +81,7 @@ async def test_a_reminder_of_letters_that_cannot_be_written_does_not_disturb_the
     assert place.letters() == [0]
 
 
-async def test_a_reminder_that_comes_too_late_leaves_nothing_loaded(place: Place) -> None:
+async def test_a_reminder_without_a_missing_dead_letter_leaves_no_share_partition_loaded(place: Place) -> None:
     place.shares.write_dead_letters([place.key])
     assert len(place.shares.partitions) == 1
     await place.until(lambda: not len(place.shares.partitions))
@@ -86,7 +90,7 @@ async def test_a_reminder_that_comes_too_late_leaves_nothing_loaded(place: Place
     await place.until(lambda: not len(place.shares.partitions))
 
 
-async def test_a_member_that_fetches_during_a_reminded_load_uses_it(place: Place) -> None:
+async def test_a_member_that_fetches_while_a_reminder_loads_a_share_partition_uses_that_load(place: Place) -> None:
     await place.write(make_batch((b"a", b"b")))
     place.shares.write_dead_letters([place.key])
     led = place.shares.partitions.known(place.key)
@@ -95,7 +99,7 @@ async def test_a_member_that_fetches_during_a_reminded_load_uses_it(place: Place
     assert place.shares.partitions.known(place.key) is led
 
 
-async def test_a_session_that_ends_during_the_load_leaves_nothing_loaded(place: Place) -> None:
+async def test_a_session_that_ends_during_the_load_leaves_no_share_partition_loaded(place: Place) -> None:
     loading = asyncio.create_task(place.led())
     await place.until(lambda: len(place.shares.partitions))
     led = place.shares.partitions.known(place.key)
@@ -105,14 +109,14 @@ async def test_a_session_that_ends_during_the_load_leaves_nothing_loaded(place: 
     await place.until(lambda: not len(place.shares.partitions))
 
 
-async def test_a_reminder_has_a_limit(rig: Rig, bare: Place) -> None:
+async def test_a_reminder_loads_at_most_the_permitted_number_of_share_partitions(rig: Rig, bare: Place) -> None:
     await bare.shares.close()
     async with serving(rig, limits=replace(LIMITS, share_reminders_max=2)) as place:
         place.shares.write_dead_letters([place.key._replace(group=f"g{number}") for number in range(3)])
         assert len(place.shares.partitions) == 2
 
 
-async def test_letters_that_an_earlier_leader_left_are_written_although_no_member_fetches(
+async def test_missing_dead_letters_of_an_earlier_leader_are_written_although_no_member_fetches(
     rig: Rig, bare: Place
 ) -> None:
     """Broker 1 also coordinates the states, with the production code."""
@@ -121,7 +125,7 @@ async def test_letters_that_an_earlier_leader_left_are_written_although_no_membe
     await bare.write(make_batch((b"a", b"b")))
     await bare.shares.close()
     async with serving(rig, limits=replace(LIMITS, share_reminder_interval_ms=1)) as place:
-        del place.shares.states.ask  # the fake one
+        del place.shares.states.ask  # remove the fake: the production code answers
         await place.learn(lambda: rig.cluster.create(SHARE_GROUP_STATE, (1,)))
 
         async def ask(request: StateRequest) -> StateResponse:
@@ -148,7 +152,7 @@ class _Coordinator:
             self.machine.replay(Record(write_key(key), write_snapshot(replace(left_over(), snapshot_epoch=number))))
 
 
-async def test_a_share_coordinator_reminds_itself_and_other_brokers(
+async def test_a_share_coordinator_reminds_the_leaders_on_its_own_and_on_other_brokers(
     rig: Rig, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Broker 1 leads partition 0, broker 2 leads the other topic, and the third topic does not exist."""

@@ -1,4 +1,4 @@
-"""Dead letters of share groups: their contents, their places, and failures of their writes."""
+"""Dead letters of share groups: their contents, their topics and partitions, and failures of their writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = ["bare", "place"]  # fixtures
 # -- letters
 
 
-async def test_a_rejected_record_gets_a_letter_without_its_contents(place: Place) -> None:
+async def test_a_rejected_record_gets_a_dead_letter_without_its_key_and_value(place: Place) -> None:
     await place.create_letters()
     await place.write(make_batch((b"a", b"b", b"c")))
     assert await place.fetch() == [(0, 3)]
@@ -60,7 +60,7 @@ async def test_a_rejected_record_gets_a_letter_without_its_contents(place: Place
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD, Codec.GZIP])
-async def test_a_letter_has_the_contents_of_its_record_if_the_group_wants_that(place: Place, codec: Codec) -> None:
+async def test_a_dead_letter_copies_its_record_if_the_group_enables_copies(place: Place, codec: Codec) -> None:
     await place.give_group(errors_deadletterqueue_copy_record_enable="true")
     await place.create_letters()
     rows: list[NewRecord] = [
@@ -75,7 +75,7 @@ async def test_a_letter_has_the_contents_of_its_record_if_the_group_wants_that(p
     assert (first["trace"], first["empty"], first[dead_letters.OFFSET]) == (b"t", None, b"0")
 
 
-async def test_a_record_that_was_delivered_too_often_gets_a_letter(place: Place) -> None:
+async def test_a_record_that_was_delivered_too_often_gets_a_dead_letter(place: Place) -> None:
     await place.create_letters()
     await place.give_group(share_delivery_count_limit="2")
     await place.write(make_batch((b"a",)))
@@ -88,7 +88,7 @@ async def test_a_record_that_was_delivered_too_often_gets_a_letter(place: Place)
     assert headers[dead_letters.DELIVERY_COUNT] == b"2"
 
 
-async def test_an_accepted_record_and_a_gap_get_no_letter(place: Place) -> None:
+async def test_an_accepted_record_and_a_gap_get_no_dead_letter(place: Place) -> None:
     await place.create_letters()
     await place.write(make_batch((b"a", b"b")))
     await place.fetch()
@@ -97,7 +97,7 @@ async def test_an_accepted_record_and_a_gap_get_no_letter(place: Place) -> None:
     assert place.batches == []
 
 
-async def test_offsets_without_records_get_no_letter(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_offsets_without_records_get_no_dead_letter(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole range can expire, and compaction may have removed some of its records."""
     await place.create_letters()
     await place.write(make_batch((b"a",)), make_batch((b"b", b"c", b"d")), make_batch((b"e",)))
@@ -115,7 +115,7 @@ async def test_offsets_without_records_get_no_letter(place: Place, monkeypatch: 
     assert place.letters() == [0, 1]
 
 
-async def test_a_batch_that_nobody_can_read_gets_letters_for_all_its_offsets(
+async def test_an_unreadable_batch_gets_a_dead_letter_for_each_of_its_offsets(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await place.create_letters()
@@ -134,7 +134,7 @@ async def test_a_batch_that_nobody_can_read_gets_letters_for_all_its_offsets(
     assert [value for _, value, _ in place.contents()] == [None, None, b"c"]
 
 
-async def test_letters_of_many_records_are_few_batches(place: Place) -> None:
+async def test_dead_letters_of_many_records_are_written_as_one_batch(place: Place) -> None:
     await place.create_letters()
     await place.write(*[make_batch((b"v",) * 50) for _ in range(10)])
     await place.fetch()
@@ -144,7 +144,7 @@ async def test_letters_of_many_records_are_few_batches(place: Place) -> None:
     assert place.produces == 1
 
 
-async def test_letters_do_not_exceed_the_size_of_a_batch_in_their_topic(place: Place) -> None:
+async def test_batches_of_dead_letters_stay_within_max_message_bytes_of_their_topic(place: Place) -> None:
     await place.create_letters(max_message_bytes="1000")
     await place.write(make_batch((b"v",) * 20))
     await place.fetch()
@@ -155,7 +155,7 @@ async def test_letters_do_not_exceed_the_size_of_a_batch_in_their_topic(place: P
     assert all(len(batch) <= 1_000 for _, batch in place.batches)
 
 
-async def test_a_partition_has_its_letters_in_one_partition(place: Place) -> None:
+async def test_dead_letters_of_one_source_partition_go_to_one_partition_of_the_dead_letter_topic(place: Place) -> None:
     await place.create_letters((1,), (1,), (1,))
     await place.write(make_batch((b"v",)))
     await place.fetch()
@@ -174,7 +174,7 @@ async def test_a_partition_has_its_letters_in_one_partition(place: Place) -> Non
 # -- failures
 
 
-async def test_a_failed_write_is_repeated(place: Place) -> None:
+async def test_a_failed_write_of_a_dead_letter_is_repeated(place: Place) -> None:
     await place.create_letters()
     place.codes = [KafkaCode.NOT_ENOUGH_REPLICAS, KafkaCode.NOT_LEADER_OR_FOLLOWER, KafkaCode.REQUEST_TIMED_OUT]
     await place.write(make_batch((b"a",)))
@@ -185,7 +185,7 @@ async def test_a_failed_write_is_repeated(place: Place) -> None:
     assert place.produces == 4
 
 
-async def test_a_write_with_an_unknown_outcome_is_repeated(place: Place) -> None:
+async def test_a_dead_letter_whose_write_has_an_unknown_outcome_is_written_again(place: Place) -> None:
     await place.create_letters()
     place.codes = [KafkaCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
     await place.write(make_batch((b"a",)))
@@ -195,7 +195,7 @@ async def test_a_write_with_an_unknown_outcome_is_repeated(place: Place) -> None
     assert place.letters() == [0, 0]
 
 
-async def test_letters_wait_for_their_topic(place: Place) -> None:
+async def test_dead_letters_wait_until_their_topic_exists_and_admits_them(place: Place) -> None:
     await place.write(make_batch((b"a",)))
     await place.fetch()
     await place.reject(0, 1)
@@ -210,7 +210,9 @@ async def test_letters_wait_for_their_topic(place: Place) -> None:
     assert place.letters() == [0]
 
 
-async def test_a_change_of_the_prefix_stops_letters_and_another_broker_is_awaited(place: Place) -> None:
+async def test_dead_letters_are_not_sent_to_an_unregistered_leader_or_a_topic_without_the_required_prefix(
+    place: Place,
+) -> None:
     await place.create_letters((2,))
     await place.write(make_batch((b"a",)))
     await place.fetch()
@@ -223,7 +225,9 @@ async def test_a_change_of_the_prefix_stops_letters_and_another_broker_is_awaite
     assert place.produces == 0
 
 
-async def test_a_failure_that_is_removed_is_noticed_before_the_pause_ends(rig: Rig, bare: Place) -> None:
+async def test_creating_the_missing_topic_retries_dead_letters_before_the_retry_pause_ends(
+    rig: Rig, bare: Place
+) -> None:
     limits = CoordinatorLimits(share_letter_retry_min_ms=1, share_letter_retry_max_ms=3_600_000)
     async with serving(rig, limits=limits) as place:
         await place.give_group(errors_deadletterqueue_topic_name=LETTERS)
@@ -236,7 +240,7 @@ async def test_a_failure_that_is_removed_is_noticed_before_the_pause_ends(rig: R
         await place.settled(1)
 
 
-async def test_a_letter_that_is_too_large_does_not_delay_the_others(place: Place) -> None:
+async def test_a_dead_letter_that_is_too_large_does_not_delay_other_dead_letters(place: Place) -> None:
     await place.give_group(errors_deadletterqueue_copy_record_enable="true")
     await place.create_letters(max_message_bytes="2000")
     await place.write(make_batch((b"a", b"b" * 3_000, b"c")))
@@ -252,7 +256,7 @@ async def test_a_letter_that_is_too_large_does_not_delay_the_others(place: Place
     assert place.letters() == [0, 2, 1]
 
 
-async def test_a_slow_write_delays_neither_members_nor_saves(place: Place) -> None:
+async def test_a_slow_write_of_a_dead_letter_delays_neither_fetches_nor_acknowledgements(place: Place) -> None:
     await place.create_letters()
     place.is_slow = True
     await place.write(make_batch((b"a",)), make_batch((b"b",)))
@@ -269,7 +273,7 @@ async def test_a_slow_write_delays_neither_members_nor_saves(place: Place) -> No
     assert place.letters() == [0]
 
 
-async def test_a_write_without_an_answer_has_a_deadline(rig: Rig, bare: Place) -> None:
+async def test_an_unanswered_write_of_a_dead_letter_is_repeated_after_its_deadline(rig: Rig, bare: Place) -> None:
     limits = CoordinatorLimits(share_letter_retry_min_ms=1, share_letter_retry_max_ms=2, share_letter_answer_ms=20)
     async with serving(rig, limits=limits) as place:
         await place.give_group(errors_deadletterqueue_topic_name=LETTERS)
@@ -284,7 +288,9 @@ async def test_a_write_without_an_answer_has_a_deadline(rig: Rig, bare: Place) -
         await place.settled(1)
 
 
-async def test_a_missing_topic_is_created_only_if_the_cluster_permits_that(place: Place) -> None:
+async def test_a_missing_dead_letter_topic_is_created_only_if_the_cluster_permits_automatic_creation(
+    place: Place,
+) -> None:
     await place.write(make_batch((b"a",)))
     await place.fetch()
     await place.reject(0, 1)
@@ -299,7 +305,7 @@ async def test_a_missing_topic_is_created_only_if_the_cluster_permits_that(place
     await place.settled(1)
 
 
-async def test_a_topic_that_could_not_be_created_makes_room_for_another_one(rig: Rig) -> None:
+async def test_a_failed_creation_of_a_dead_letter_topic_does_not_block_the_creation_of_another_topic(rig: Rig) -> None:
     upgrade = lambda image, again: upgrade_feature(image, METADATA_VERSION, None, validate_only=False)  # noqa: E731
     assert rig.cluster.execute(upgrade).outcome.ok
     await rig.create((1,))
@@ -314,10 +320,10 @@ async def test_a_topic_that_could_not_be_created_makes_room_for_another_one(rig:
         await place.until(lambda: LETTERS in [each.name for each in place.created])
 
 
-# -- the end of letters
+# -- dead letters that are not needed, or no longer
 
 
-async def test_a_group_without_a_dead_letter_topic_has_no_task_for_letters(bare: Place) -> None:
+async def test_a_group_without_a_dead_letter_topic_starts_no_task_for_dead_letters(bare: Place) -> None:
     await bare.write(make_batch((b"a",)))
     led = await bare.led()
     await bare.fetch()
@@ -327,7 +333,7 @@ async def test_a_group_without_a_dead_letter_topic_has_no_task_for_letters(bare:
     assert bare.produces == 0
 
 
-async def test_records_are_archived_without_letters_once_the_group_has_no_topic(place: Place) -> None:
+async def test_records_are_archived_without_dead_letters_once_the_group_has_no_dead_letter_topic(place: Place) -> None:
     await place.write(make_batch((b"a", b"b")))
     await place.fetch()
     await place.reject(0, 1)
@@ -340,7 +346,7 @@ async def test_records_are_archived_without_letters_once_the_group_has_no_topic(
     assert place.batches == []
 
 
-async def test_records_that_retention_has_deleted_get_no_letter(place: Place) -> None:
+async def test_records_below_the_log_start_get_no_dead_letter(place: Place) -> None:
     await place.write(make_batch((b"a",)), make_batch((b"b",)), make_batch((b"c",)))
     await place.fetch()
     await place.reject(0, 3)
@@ -352,7 +358,7 @@ async def test_records_that_retention_has_deleted_get_no_letter(place: Place) ->
     assert place.letters() == [2]
 
 
-async def test_letters_of_deleted_records_do_not_wait_for_their_topic(place: Place) -> None:
+async def test_dead_letters_of_deleted_records_no_longer_wait_for_their_topic(place: Place) -> None:
     await place.write(make_batch((b"a",)), make_batch((b"b",)))
     await place.fetch()
     await place.reject(0, 1)
@@ -361,7 +367,7 @@ async def test_letters_of_deleted_records_do_not_wait_for_their_topic(place: Pla
     await place.until(lambda: not place.shares.letters.failing)
 
 
-async def test_letters_of_a_deleted_group_are_no_longer_tried(place: Place) -> None:
+async def test_dead_letters_of_a_deleted_group_are_not_written(place: Place) -> None:
     await place.write(make_batch((b"a",)))
     await place.fetch()
     await place.reject(0, 1)
@@ -375,7 +381,7 @@ async def test_letters_of_a_deleted_group_are_no_longer_tried(place: Place) -> N
     assert place.batches == []
 
 
-async def test_letters_of_a_deleted_group_leave_nothing_loaded(place: Place) -> None:
+async def test_a_deleted_group_with_missing_dead_letters_leaves_no_share_partition_loaded(place: Place) -> None:
     await place.write(make_batch((b"a",)))
     await place.fetch()
     await place.reject(0, 1)
@@ -388,7 +394,7 @@ async def test_letters_of_a_deleted_group_leave_nothing_loaded(place: Place) -> 
 # -- leaders
 
 
-async def test_a_leader_that_fails_before_the_letter_leaves_it_to_its_successor(rig: Rig, place: Place) -> None:
+async def test_a_new_leader_writes_the_dead_letter_that_a_failed_leader_did_not_write(rig: Rig, place: Place) -> None:
     await place.write(make_batch((b"a", b"b")))
     await place.fetch()
     await place.reject(0, 1)
@@ -403,7 +409,7 @@ async def test_a_leader_that_fails_before_the_letter_leaves_it_to_its_successor(
         assert after.contents()[0][2][dead_letters.MESSAGE] == b"a member of the group rejected the record"
 
 
-async def test_a_leader_that_fails_between_the_letter_and_its_save_causes_a_second_letter(
+async def test_a_leader_that_fails_between_a_dead_letter_and_its_save_causes_a_second_dead_letter(
     rig: Rig, place: Place
 ) -> None:
     await place.write(make_batch((b"a",)))
@@ -424,7 +430,7 @@ async def test_a_leader_that_fails_between_the_letter_and_its_save_causes_a_seco
         assert after.letters() == [0]
 
 
-async def test_no_letter_exists_before_archiving_is_durable(place: Place) -> None:
+async def test_no_dead_letter_is_written_before_the_archiving_state_is_durable(place: Place) -> None:
     await place.create_letters()
     await place.write(make_batch((b"a",)))
     await place.fetch()
@@ -438,7 +444,7 @@ async def test_no_letter_exists_before_archiving_is_durable(place: Place) -> Non
     assert place.letters() == [0]
 
 
-async def test_a_share_partition_without_sessions_is_kept_until_its_letters_are_written(place: Place) -> None:
+async def test_a_share_partition_without_sessions_stays_loaded_until_its_dead_letters_are_written(place: Place) -> None:
     await place.write(make_batch((b"a", b"b")))
     led = await place.led()
     await place.fetch()
@@ -452,7 +458,9 @@ async def test_a_share_partition_without_sessions_is_kept_until_its_letters_are_
     await place.until(lambda: place.shares.partitions.known(place.key) is None)
 
 
-async def test_a_session_after_a_pause_reads_a_state_that_was_reset_meanwhile(place: Place) -> None:
+async def test_a_session_that_begins_after_a_reset_reads_the_new_state_despite_missing_dead_letters(
+    place: Place,
+) -> None:
     await place.write(make_batch((b"a", b"b")))
     led = await place.led()
     await place.fetch()

@@ -34,7 +34,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("jump_ms", [YEAR_MS, -YEAR_MS])
-async def test_a_jump_of_the_wall_clock_expires_nothing(rig: Rig, jump_ms: int) -> None:
+async def test_a_jump_of_the_wall_clock_expires_no_offset_and_no_transactional_id(rig: Rig, jump_ms: int) -> None:
     await rig.create((1,))
     clock, table = Clock(), rig.role.table
     groups = GroupCoordinators(table, NOTHING, NOTHING, clock.sources)

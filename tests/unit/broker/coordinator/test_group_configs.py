@@ -43,7 +43,7 @@ CLUSTER = ""
 
 
 class Place:
-    """Share groups on broker 1, which leads partition 0 of the topic.  starts: the start of each group with a state."""
+    """Share groups on broker 1, which leads partition 0 of the topic.  starts: the start offset of each group."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -92,7 +92,7 @@ class Place:
             return await self.shares.partitions.get(ShareKey(group, self.rig.hosted().topic_id, 0))
 
     async def start_of(self, group: str) -> int | KafkaCode:
-        """Return the offset at which a new group begins."""
+        """Return the offset at which a group begins, or an error."""
         found = await self._get(group)
         return found if isinstance(found, KafkaCode) else self.starts[group]
 
@@ -126,10 +126,10 @@ async def place(rig: Rig) -> AsyncIterator[Place]:
         yield place
 
 
-# -- where a share group begins
+# -- the start offset of a new share group
 
 
-async def test_a_share_group_begins_at_its_own_offset(place: Place) -> None:
+async def test_a_new_share_group_begins_at_the_offset_reset_of_its_own_config_or_of_the_cluster(place: Place) -> None:
     await place.write(0, 0, 0)
     await place.give("old", share_auto_offset_reset="earliest")
     assert await place.start_of("old") == 0
@@ -153,14 +153,16 @@ async def test_a_share_group_begins_at_its_own_offset(place: Place) -> None:
         ("P99999D", 0),
     ],
 )
-async def test_a_share_group_begins_at_the_first_record_of_an_age(place: Place, duration: str, start: int) -> None:
+async def test_a_share_group_that_resets_by_duration_begins_at_the_first_record_within_that_duration(
+    place: Place, duration: str, start: int
+) -> None:
     """The records are 2 h, 1 h, 10 min and 1 min old.  A group begins at the end if all are older."""
     await place.write(120 * MINUTE_MS, 60 * MINUTE_MS, 10 * MINUTE_MS, MINUTE_MS)
     await place.give("aged", share_auto_offset_reset=f"by_duration:{duration}")
     assert await place.start_of("aged") == start
 
 
-async def test_a_start_that_is_stored_does_not_move(place: Place) -> None:
+async def test_a_changed_offset_reset_does_not_move_a_start_offset_that_is_already_stored(place: Place) -> None:
     await place.write(0, 0)
     assert await place.start_of("work") == 2
     await place.give("work", share_auto_offset_reset="earliest")
@@ -185,7 +187,7 @@ async def test_a_disk_that_fails_during_the_search_by_age_takes_the_log_offline(
 # -- share partitions that are in use
 
 
-async def test_limits_of_one_group_reach_its_share_partitions_and_no_others(place: Place) -> None:
+async def test_changed_configs_of_a_group_apply_only_to_its_own_loaded_share_partitions(place: Place) -> None:
     await place.give("work", share_auto_offset_reset="earliest")
     await place.give("rest", share_auto_offset_reset="earliest")
     work, rest = await place.led("work"), await place.led("rest")
@@ -210,7 +212,7 @@ async def test_limits_of_one_group_reach_its_share_partitions_and_no_others(plac
     assert (place.shares.lock_ms("work"), rest.core.limits.lock_ms) == (20_000, 20_000)
 
 
-async def test_a_group_locks_no_more_records_than_it_may(place: Place) -> None:
+async def test_a_group_locks_at_most_its_configured_number_of_records(place: Place) -> None:
     await place.give("work", share_auto_offset_reset="earliest", share_partition_max_record_locks="100")
     await place.give("rest", share_auto_offset_reset="earliest")
     await place.write(*[0] * 150)
@@ -221,7 +223,7 @@ async def test_a_group_locks_no_more_records_than_it_may(place: Place) -> None:
     assert await place.acquired("work") == [Acquired(100, 130, 1)]
 
 
-async def test_the_isolation_level_of_a_group_applies_to_its_next_fetch(place: Place) -> None:
+async def test_a_changed_isolation_level_of_a_group_applies_to_its_loaded_share_partition(place: Place) -> None:
     await place.give("work", share_auto_offset_reset="earliest", share_isolation_level="read_committed")
     work, rest = await place.led("work"), await place.led("rest")
     assert (work.config.read_committed, rest.config.read_committed) == (True, False)
@@ -241,7 +243,7 @@ async def test_a_group_without_configs_has_the_limits_of_the_cluster(place: Plac
     assert place.configs.share("g", SHARE) is SHARE
 
 
-async def test_a_group_has_the_times_that_it_sets_and_the_others_of_the_cluster(place: Place) -> None:
+async def test_a_group_uses_its_own_timeouts_and_the_clusters_values_for_the_rest(place: Place) -> None:
     await place.give(
         "g",
         consumer_session_timeout_ms="50000",
@@ -256,7 +258,7 @@ async def test_a_group_has_the_times_that_it_sets_and_the_others_of_the_cluster(
     assert (consumer.members_max, share.members_max) == (CONSUMER.members_max, SHARE.members_max)
 
 
-async def test_a_session_never_ends_before_the_next_heartbeat(place: Place) -> None:
+async def test_a_group_uses_the_clusters_times_if_its_session_would_end_before_its_next_heartbeat(place: Place) -> None:
     """The cluster's ranges may change after a group has set its times."""
     await place.give("g", share_heartbeat_interval_ms="15000", share_session_timeout_ms="45000")
     await place.give(CLUSTER, group_share_max_session_timeout_ms="9000", group_share_min_session_timeout_ms="8000")
@@ -264,7 +266,7 @@ async def test_a_session_never_ends_before_the_next_heartbeat(place: Place) -> N
     assert (found.session_timeout_ms, found.heartbeat_interval_ms) == (45_000, 5_000)
 
 
-async def test_the_machines_of_a_broker_ask_for_the_configs_of_groups(place: Place) -> None:
+async def test_a_group_coordinator_applies_the_configs_of_each_group(place: Place) -> None:
     groups = GroupCoordinators(place.rig.role.table, cast(Any, None), cast(Any, None), Sources.real())
     await place.give("g", share_session_timeout_ms="51000")
     turn = groups._machine()._turn(0)

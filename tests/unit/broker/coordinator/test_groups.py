@@ -101,7 +101,7 @@ async def bench(rig: Rig) -> AsyncIterator[Bench]:
 ALL = (OffsetToCommit("t", 0, 5), OffsetToCommit("t", 1, 6), OffsetToCommit("u", 0, 7))
 
 
-async def test_a_commit_survives_the_end_of_a_leadership(bench: Bench) -> None:
+async def test_committed_offsets_survive_a_change_of_leadership(bench: Bench) -> None:
     assert await bench.commit(*ALL) == [KafkaCode.NONE] * 3
     replica = bench.rig.role.table.find(CONSUMER_OFFSETS, 0)
     assert replica is not None
@@ -128,7 +128,7 @@ async def test_the_offsets_of_a_deleted_topic_are_deleted(bench: Bench) -> None:
     assert await bench.committed() == {("u", 0): 7}
 
 
-async def test_a_topic_that_is_missing_from_a_snapshot_was_deleted(bench: Bench) -> None:
+async def test_the_offsets_of_a_topic_that_is_missing_from_a_snapshot_are_deleted(bench: Bench) -> None:
     await bench.commit(*ALL)
     old = bench.rig.cluster.image
     bench.rig.cluster.apply(delete_topics(old, ["u"], []).records)
@@ -136,7 +136,7 @@ async def test_a_topic_that_is_missing_from_a_snapshot_was_deleted(bench: Bench)
     assert await bench.committed() == {("t", 0): 5, ("t", 1): 6}
 
 
-async def test_a_topic_that_is_deleted_while_nobody_coordinates_loses_its_offsets(bench: Bench) -> None:
+async def test_a_new_coordinator_deletes_the_offsets_of_a_topic_that_was_deleted_before_its_load(bench: Bench) -> None:
     await bench.commit(*ALL)
     replica = bench.rig.role.table.find(CONSUMER_OFFSETS, 0)
     assert replica is not None
@@ -150,7 +150,7 @@ async def test_a_topic_that_is_deleted_while_nobody_coordinates_loses_its_offset
     assert await bench.committed() == {("u", 0): 7}
 
 
-async def test_a_commit_waits_until_its_topic_is_applied(bench: Bench) -> None:
+async def test_a_commit_is_refused_until_this_broker_has_applied_the_creation_of_its_topic(bench: Bench) -> None:
     view = bench.rig.role.table.context.cluster
     newest, before = view.newest, view.applied
     await bench.create("new")
@@ -162,7 +162,7 @@ async def test_a_commit_waits_until_its_topic_is_applied(bench: Bench) -> None:
     assert await bench.commit(commit) == [KafkaCode.NONE]
 
 
-async def test_a_topic_with_fewer_partitions_keeps_its_offsets(bench: Bench) -> None:
+async def test_removing_a_partition_keeps_the_offsets_of_the_remaining_partition(bench: Bench) -> None:
     await bench.commit(*ALL)
     old = bench.rig.cluster.image
     decision = remove_partitions(old, "t", 1, bench.rig.cluster.new_id)
@@ -189,7 +189,7 @@ async def test_the_offsets_of_a_removed_partition_are_deleted(bench: Bench, is_s
     assert await bench.committed() == {("t", 0): 5, ("u", 0): 7}
 
 
-async def test_changed_configs_reach_the_machines(bench: Bench) -> None:
+async def test_a_changed_cluster_config_applies_to_the_next_commit(bench: Bench) -> None:
     metadata = OffsetToCommit("t", 0, 5, -1, "x" * 11)
     assert await bench.commit(metadata) == [KafkaCode.NONE]
     await bench.apply([Config(ConfigScope.CLUSTER, "", "offset.metadata.max.bytes", "10")])
@@ -207,17 +207,17 @@ async def test_groups_are_counted_by_their_state(bench: Bench) -> None:
     call.cancel()
 
 
-def test_default_configs_are_the_default_limits() -> None:
+def test_the_limits_of_a_cluster_without_configs_are_the_defaults() -> None:
     assert group_limits(ClusterImage()) == GroupLimits()
 
 
-def test_a_minimum_above_its_maximum_applies() -> None:
+def test_a_minimum_session_timeout_above_the_maximum_raises_the_maximum() -> None:
     image = ClusterImage().apply(0, [Config(ConfigScope.CLUSTER, "", "group.min.session.timeout.ms", "2000000")])
     limits = group_limits(image)
     assert (limits.session_timeout_min_ms, limits.session_timeout_max_ms) == (2_000_000, 2_000_000)
 
 
-async def test_an_offset_commit_that_is_cancelled_while_it_is_verified_leaves_nothing_behind(bench: Bench) -> None:
+async def test_an_offset_commit_that_is_cancelled_while_it_is_verified_leaves_no_verification(bench: Bench) -> None:
     never: asyncio.Future[KafkaCode] = asyncio.get_running_loop().create_future()
 
     async def verify(*_: Any) -> KafkaCode:
@@ -234,10 +234,10 @@ async def test_an_offset_commit_that_is_cancelled_while_it_is_verified_leaves_no
     assert producers._verifying == {}
 
 
-async def test_an_offset_commit_takes_a_log_offline_whose_producers_are_damaged(
+async def test_an_offset_commit_that_finds_a_damaged_producer_state_takes_the_log_offline(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit may be the first request that reads the producers; its client finds the next coordinator."""
+    """The commit may be the first request that reads the producer state; its client then finds the next coordinator."""
 
     def fail(_: Any) -> Any:
         raise CorruptStoreError("a checksum does not match")
@@ -256,7 +256,7 @@ async def test_an_offset_commit_takes_a_log_offline_whose_producers_are_damaged(
 async def commits(
     bench: Bench, answers: list[asyncio.Future[KafkaCode]]
 ) -> tuple[asyncio.Task[Any], asyncio.Task[Any]]:
-    """Send an offset commit twice; each waits for its own answer of the coordinator of the transaction."""
+    """Send an offset commit twice; each copy waits for its own answer from the transaction coordinator."""
 
     async def verify(*_: Any) -> KafkaCode:
         answers.append(asyncio.get_running_loop().create_future())
@@ -273,7 +273,7 @@ async def commits(
     return first, repeated
 
 
-async def test_a_confirmed_offset_commit_confirms_its_repetition(bench: Bench) -> None:
+async def test_a_repeated_offset_commit_succeeds_once_the_first_one_is_confirmed(bench: Bench) -> None:
     answers: list[asyncio.Future[KafkaCode]] = []
     sent = await commits(bench, answers)
     for task, answer, code in zip(sent, answers, (KafkaCode.NONE, KafkaCode.NOT_ENOUGH_REPLICAS), strict=True):
@@ -282,8 +282,8 @@ async def test_a_confirmed_offset_commit_confirms_its_repetition(bench: Bench) -
         assert not isinstance(found, KafkaCode), found
 
 
-async def test_a_repeated_offset_commit_outlives_the_first_one(bench: Bench) -> None:
-    """The first commit ends with its connection, while the second one, on another connection, still waits."""
+async def test_a_repeated_offset_commit_succeeds_although_the_first_one_is_cancelled(bench: Bench) -> None:
+    """The first commit is cancelled with its connection; the second one, on another connection, still waits."""
     answers: list[asyncio.Future[KafkaCode]] = []
     first, repeated = await commits(bench, answers)
     first.cancel()

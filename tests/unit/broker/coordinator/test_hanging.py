@@ -1,4 +1,4 @@
-"""A leader ends the transactions whose markers were lost, once all coordinators have answered."""
+"""A leader ends transactions whose markers were lost, after all coordinators have answered."""
 
 from __future__ import annotations
 
@@ -109,7 +109,9 @@ async def test_a_transaction_that_no_coordinator_knows_is_aborted(place: Place) 
     assert place.asked[0] == {"producer_id": 7, "producer_epoch": 3, "topic": "t", "partition": 0}
 
 
-async def test_a_transaction_that_was_committed_is_committed_with_the_next_epoch(place: Place) -> None:
+async def test_a_transaction_that_its_coordinator_committed_gets_a_commit_marker_with_the_next_epoch(
+    place: Place,
+) -> None:
     place.outcomes[1] = Outcome.COMMITTED
     await place.look()
     assert (place.is_open, place.aborted, place.epoch) == (False, 0, 4)
@@ -121,11 +123,11 @@ async def test_a_transaction_that_its_coordinator_will_end_stays_open(place: Pla
     assert place.is_open
 
 
-@pytest.mark.parametrize("how", ["loading", "silent", "of a later release"])
-async def test_nothing_is_ended_before_all_coordinators_have_answered(place: Place, how: str) -> None:
-    if how == "silent":
+@pytest.mark.parametrize("how", ["loading", "unavailable", "unknown outcome"])
+async def test_no_transaction_is_ended_before_all_coordinators_have_answered(place: Place, how: str) -> None:
+    if how == "unavailable":
         place.silent.add(3)
-    elif how == "of a later release":
+    elif how == "unknown outcome":  # a value of a later release
         place.outcomes[1] = cast(Outcome, 9)
     else:
         place.outcomes[1] = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -137,7 +139,9 @@ async def test_nothing_is_ended_before_all_coordinators_have_answered(place: Pla
     assert not place.is_open
 
 
-async def test_an_answer_does_not_count_after_another_batch(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_coordinators_answer_is_ignored_if_the_producer_has_written_another_batch_meanwhile(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The batch may belong to the next transaction, of which the coordinator did not know yet."""
     sequences = iter((1, 2))
 
@@ -156,7 +160,7 @@ async def test_a_leader_asks_only_about_transactions_that_have_been_open_for_lon
     assert (place.asked, place.is_open) == ([], True)
 
 
-async def test_a_follower_asks_nothing(place: Place, rig: Rig) -> None:
+async def test_a_follower_asks_no_coordinator(place: Place, rig: Rig) -> None:
     await rig.change(leader=2)
     await place.hanging.look()
     assert place.asked == []
@@ -199,7 +203,7 @@ async def stable_offset(bench: Bench) -> int | KafkaCode:
 
 
 @pytest.mark.parametrize(("outcome", "offset"), [(Outcome.UNKNOWN, -1), (Outcome.COMMITTED, 5)])
-async def test_the_coordinator_of_a_group_ends_a_transaction_with_its_offsets(
+async def test_a_group_coordinator_ends_a_hanging_transaction_and_its_pending_offsets(
     coordinated: tuple[Place, Bench], outcome: Outcome, offset: int
 ) -> None:
     place, bench = coordinated
@@ -209,7 +213,9 @@ async def test_the_coordinator_of_a_group_ends_a_transaction_with_its_offsets(
     assert await stable_offset(bench) == offset
 
 
-async def test_offsets_that_were_committed_in_the_same_turn_are_not_dropped(coordinated: tuple[Place, Bench]) -> None:
+async def test_a_transaction_is_not_ended_if_it_commits_offsets_in_the_same_turn(
+    coordinated: tuple[Place, Bench],
+) -> None:
     _, bench = coordinated
     producers = bench.groups.shell.producers(0)
     assert producers is not None
@@ -231,7 +237,7 @@ async def test_offsets_that_were_committed_in_the_same_turn_are_not_dropped(coor
 
 
 @pytest.mark.parametrize("has_raised", [False, True])
-async def test_the_end_of_a_transaction_voids_the_confirmation_of_its_late_offsets(
+async def test_a_marker_voids_a_confirmation_unless_the_decision_has_raised_the_epoch(
     coordinated: tuple[Place, Bench], has_raised: bool
 ) -> None:
     """has_raised: the decision has raised the epoch, so offsets of the new epoch belong to the next transaction."""

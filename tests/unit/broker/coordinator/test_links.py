@@ -1,4 +1,4 @@
-"""Connections between brokers: one for each, also when calls connect at the same time."""
+"""Connections between brokers: one per broker, even if several calls connect at the same time."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Connections:
         self.go_on.set()
         self.address = ("a", 1)
         self.failing = 0
-        """The number of next connections that end as soon as they are established."""
+        """The number of further connections that close as soon as they are established."""
         self.answer: Any = None
         """The answer to a request; None: the connection on which it arrives."""
         self.produced: list[ProduceRequest] = []
         self.reply: bytes | None = None
         """The answer to a Produce; None: none arrives in time."""
         self.hanging = 0
-        """The number of next connections on which no answer arrives."""
+        """The number of further connections on which no answer arrives."""
 
     @property
     def open(self) -> list[Connection]:
@@ -138,7 +138,7 @@ async def test_a_connection_to_a_former_address_is_closed(broker: BrokerLinks, c
     assert connections.open == [last]
 
 
-async def test_a_connection_that_is_being_made_at_the_close_is_closed(
+async def test_closing_the_links_also_closes_a_connection_that_is_still_being_established(
     broker: BrokerLinks, connections: Connections
 ) -> None:
     connections.go_on.clear()
@@ -155,7 +155,7 @@ async def test_a_connection_that_is_being_made_at_the_close_is_closed(
 # -- connections that hang: the other broker may have lost its end of them
 
 
-async def test_a_call_waits_no_longer_than_its_timeout_for_another_one_that_connects(
+async def test_a_call_that_waits_for_another_calls_connection_fails_at_its_own_timeout(
     broker: BrokerLinks, connections: Connections
 ) -> None:
     connections.go_on.clear()
@@ -169,7 +169,9 @@ async def test_a_call_waits_no_longer_than_its_timeout_for_another_one_that_conn
     assert connections.open == [used]
 
 
-async def test_a_share_coordinator_is_asked_again_on_another_connection(rig: Rig, connections: Connections) -> None:
+async def test_an_unanswered_request_to_a_share_coordinator_is_repeated_on_another_connection(
+    rig: Rig, connections: Connections
+) -> None:
     rig.cluster.start(2)
     rig.cluster.create(SHARE_GROUP_STATE, (2,))
     await rig.learn()
@@ -187,10 +189,10 @@ async def test_a_share_coordinator_is_asked_again_on_another_connection(rig: Rig
 
 
 @pytest.mark.parametrize(("code", "state"), [(9_999, 0), (0, 9), (0, 1)])
-async def test_the_answer_of_a_later_release_is_an_error(
+async def test_an_unexpected_code_or_state_from_a_share_coordinator_becomes_unknown_server_error(
     rig: Rig, connections: Connections, code: int, state: int
 ) -> None:
-    """An exception would end this broker."""
+    """A later release may send such an answer, and an exception would end this broker."""
     rig.cluster.start(2)
     rig.cluster.create(SHARE_GROUP_STATE, (2,))
     await rig.learn()
@@ -204,8 +206,10 @@ async def test_the_answer_of_a_later_release_is_an_error(
     await states.close()
 
 
-async def test_a_later_release_may_refuse_a_producer_for_an_unknown_reason(rig: Rig, connections: Connections) -> None:
-    """An exception would close the connection of the producer."""
+async def test_an_unknown_code_from_a_transaction_coordinator_becomes_unknown_server_error(
+    rig: Rig, connections: Connections
+) -> None:
+    """A later release may send such a code, and an exception would close the connection of the producer."""
     rig.cluster.start(2)
     rig.cluster.create(TRANSACTION_STATE, (2,))
     await rig.learn()
@@ -221,7 +225,9 @@ async def test_a_later_release_may_refuse_a_producer_for_an_unknown_reason(rig: 
     await transactions.close()
 
 
-async def test_a_leader_is_asked_for_its_log_ends_on_another_connection(rig: Rig, connections: Connections) -> None:
+async def test_log_ends_are_requested_on_another_connection_after_a_leader_did_not_answer(
+    rig: Rig, connections: Connections
+) -> None:
     rig.cluster.start(2)
     await rig.create((2,))
     connections.hanging = 1
@@ -237,7 +243,9 @@ async def test_a_leader_is_asked_for_its_log_ends_on_another_connection(rig: Rig
     await links.close()
 
 
-async def test_the_connections_for_log_ends_end_with_the_share_groups(rig: Rig, connections: Connections) -> None:
+async def test_closing_the_share_groups_closes_their_connections_for_log_ends(
+    rig: Rig, connections: Connections
+) -> None:
     rig.cluster.start(2)
     await rig.create((2,))
     end = SimpleNamespace(partition_index=0, error_code=0, offset=7)
@@ -254,7 +262,9 @@ async def test_the_connections_for_log_ends_end_with_the_share_groups(rig: Rig, 
     assert connections.open == []
 
 
-async def test_a_leader_is_reminded_on_another_connection(rig: Rig, connections: Connections) -> None:
+async def test_a_leader_that_did_not_answer_is_reminded_on_another_connection(
+    rig: Rig, connections: Connections
+) -> None:
     connections.hanging = 1
     nothing: Any = None
     limits = CoordinatorLimits(share_state_timeout_ms=10)
@@ -272,7 +282,9 @@ async def append(broker: BrokerLinks) -> ProducedPartition:
     return await broker.produce(2, ("dlq.t", 1, bytearray(make_batch((b"letter",)))), 3_000, 5)
 
 
-async def test_a_batch_is_appended_by_all_replicas_in_sync(broker: BrokerLinks, connections: Connections) -> None:
+async def test_a_batch_is_sent_with_acks_all_and_the_leaders_answer_is_returned(
+    broker: BrokerLinks, connections: Connections
+) -> None:
     result = ProduceResult(int(KafkaCode.NOT_ENOUGH_REPLICAS), error_message="one of two")
     connections.reply = produce.encode_response(9, [("dlq.t", 1, result)])
     answer = await append(broker)

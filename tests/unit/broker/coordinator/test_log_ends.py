@@ -77,34 +77,36 @@ async def place(rig: Rig) -> Place:
     return Place(rig, CoordinatorLimits(share_log_end_timeout_ms=50))
 
 
-async def test_each_other_leader_is_asked_once_for_all_of_its_partitions(place: Place) -> None:
+async def test_each_remote_leader_is_asked_once_for_all_of_its_partitions(place: Place) -> None:
     assert await place.look() == {0: 2, 1: 10, 2: 20, 3: 30, 4: 40}
     assert place.asked == [(2, [1, 2]), (3, [3]), (4, [4])]
 
 
-async def test_no_other_broker_is_asked_about_own_partitions(place: Place) -> None:
+async def test_no_other_broker_is_asked_about_partitions_that_this_broker_leads(place: Place) -> None:
     assert await place.look(0) == {0: 2}
     assert place.asked == []
 
 
-async def test_a_leader_that_fails_or_hangs_costs_only_its_own_partitions(place: Place) -> None:
+async def test_a_leader_that_fails_or_hangs_leaves_out_only_the_log_ends_of_its_own_partitions(place: Place) -> None:
     place.refusing.add(2)
     place.hanging.add(3)
     assert await place.look() == {0: 2, 4: 40}
 
 
-async def test_a_partition_that_its_leader_refuses_is_missing(place: Place) -> None:
+async def test_a_partition_whose_leader_answers_with_an_error_has_no_log_end_in_the_result(place: Place) -> None:
     place.ends[1] = KafkaCode.NOT_LEADER_OR_FOLLOWER
     assert await place.look() == {0: 2, 2: 20, 3: 30, 4: 40}
 
 
-async def test_a_partition_without_a_leader_is_missing_and_nobody_is_asked(place: Place) -> None:
+async def test_a_partition_without_a_leader_has_no_log_end_and_no_broker_is_asked(place: Place) -> None:
     await place.rig.change(leader=-1)
     assert await place.look(0, 9) == {}
     assert place.asked == []
 
 
-async def test_a_new_leader_does_not_report_an_end_that_may_be_below_one_that_was_shown(place: Place) -> None:
+async def test_a_new_leader_reports_no_log_end_until_its_watermark_reaches_its_log_end_at_the_election(
+    place: Place,
+) -> None:
     rig = place.rig
     await rig.change(leader=1)
     assert await place.look(0) == {0: 2}
@@ -113,7 +115,7 @@ async def test_a_new_leader_does_not_report_an_end_that_may_be_below_one_that_wa
     assert await place.look(0) == {}
 
 
-async def test_a_topic_that_was_created_again_is_another_topic(place: Place) -> None:
+async def test_a_recreated_topic_gives_no_log_end_for_the_id_of_the_deleted_topic(place: Place) -> None:
     place.rig.cluster.apply([RemoveTopic(place.topic_id)])
     place.rig.cluster.create(TOPIC, (2,))
     await place.rig.learn()

@@ -1,4 +1,4 @@
-"""Markers are sent until every partition has one, and only while their coordinator works."""
+"""Markers are sent until every partition has one, and only while their coordinator serves."""
 
 from __future__ import annotations
 
@@ -90,15 +90,17 @@ async def test_a_marker_is_written_again_until_it_is_committed(place: Place) -> 
     assert place.reported == [(T0,), (T1,)]
 
 
-async def test_a_partition_with_a_later_epoch_needs_no_marker(place: Place) -> None:
+async def test_a_partition_that_knows_a_later_producer_epoch_needs_no_marker(place: Place) -> None:
     place.codes[T0] = KafkaCode.INVALID_PRODUCER_EPOCH
     place.sender.order(place.coordinator, EFFECT)
     await place.done()
     assert place.reported == [(T0, T1)]
 
 
-async def test_a_leader_has_time_to_wait_for_its_replicas(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answer names the partitions that are done, even if one of them waited for the full `marker_timeout_ms`."""
+async def test_the_timeout_of_a_marker_request_exceeds_the_time_that_the_leader_may_wait(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the leader can still report the other partitions if one partition waited for the full `marker_timeout_ms`."""
     timeouts: list[float] = []
 
     async def ask(broker_id: int, api: Api, version: int, values: Any, timeout_s: float) -> Any:
@@ -120,7 +122,7 @@ async def test_a_leader_has_time_to_wait_for_its_replicas(place: Place, monkeypa
 
 
 async def test_a_decision_that_is_ordered_again_is_written_to_all_its_partitions(place: Place) -> None:
-    """The coordinator has loaded its machine anew, and has forgotten the reports to the dropped one."""
+    """The coordinator has loaded its machine anew, and the new machine lacks the reports to the dropped one."""
     place.codes[T1] = KafkaCode.NOT_ENOUGH_REPLICAS
     place.sender.order(place.coordinator, EFFECT)
     await until(lambda: (T0,) in place.reported)
@@ -134,7 +136,9 @@ async def test_a_decision_that_is_ordered_again_is_written_to_all_its_partitions
 
 
 @pytest.mark.parametrize("state", [State.ENDED, State.FAILED])
-async def test_markers_end_with_their_coordinator(place: Place, state: State) -> None:
+async def test_markers_are_no_longer_sent_once_their_coordinator_has_ended_or_failed(
+    place: Place, state: State
+) -> None:
     place.codes[T1] = KafkaCode.NOT_ENOUGH_REPLICAS
     place.sender.order(place.coordinator, EFFECT)
     await until(lambda: len(place.written) > 2)
@@ -143,7 +147,7 @@ async def test_markers_end_with_their_coordinator(place: Place, state: State) ->
     assert place.reported == [(T0,)]
 
 
-async def test_no_marker_follows_the_end_of_its_transaction(place: Place) -> None:
+async def test_no_marker_is_sent_after_its_transaction_has_ended(place: Place) -> None:
     """With transactions of version 1, a late marker would end the producer's next transaction."""
     place.codes[T1] = KafkaCode.NOT_ENOUGH_REPLICAS
     place.sender.order(place.coordinator, EFFECT)

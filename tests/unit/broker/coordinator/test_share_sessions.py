@@ -22,7 +22,7 @@ class Driver:
         return self.sessions.begin(SessionKey("work", member), peer, epoch, MAX, now_ms)
 
 
-def test_each_request_has_the_next_epoch() -> None:
+def test_a_request_whose_session_epoch_is_not_the_next_one_is_refused() -> None:
     driver = Driver()
     session = driver.begin(NEW_SESSION)
     assert driver.begin(1) is session
@@ -38,17 +38,17 @@ def test_a_request_without_a_session_is_refused() -> None:
     assert driver.begin(END_SESSION) is KafkaCode.SHARE_SESSION_NOT_FOUND
 
 
-def test_a_new_session_of_a_member_replaces_the_one_before() -> None:
+def test_a_new_session_of_a_member_replaces_its_previous_session() -> None:
     driver = Driver()
     first, second = driver.begin(NEW_SESSION), driver.begin(NEW_SESSION, peer="h:2")
     assert isinstance(first, ShareSession)
     driver.sessions.end(first)
-    assert len(driver.sessions) == 1, "the first one has no session to end any more"
+    assert len(driver.sessions) == 1, "the replaced session does not end its successor"
     driver.sessions.disconnected("h:1")
     assert driver.begin(1, peer="h:2") is second
 
 
-def test_sessions_are_bounded_and_idle_ones_make_room() -> None:
+def test_a_new_session_above_the_limit_replaces_an_idle_session_or_is_refused() -> None:
     driver = Driver()
     driver.begin(NEW_SESSION, "a", now_ms=0)
     driver.begin(NEW_SESSION, "b", now_ms=1)
@@ -69,7 +69,7 @@ def test_a_lost_connection_ends_the_sessions_that_used_it_last() -> None:
     driver.sessions.disconnected("h:2")
 
 
-def test_a_group_uses_the_partitions_of_its_sessions() -> None:
+def test_a_group_uses_exactly_the_partitions_of_its_open_sessions() -> None:
     driver = Driver()
     session = driver.begin(NEW_SESSION)
     assert isinstance(session, ShareSession)

@@ -1,6 +1,6 @@
 """Share partitions are loaded for the sessions that use them, each independently of the others.
 
-A share partition stays loaded while a session uses it, and no longer: others may change its state afterwards.
+A share partition stays loaded only while a session uses it, since others may change its state afterwards.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def fetched(bare: Place) -> Place:
     return bare
 
 
-async def test_a_session_that_forgot_a_partition_does_not_keep_its_state_after_its_end(fetched: Place) -> None:
+async def test_the_end_of_a_session_drops_the_state_of_a_partition_that_the_session_forgot(fetched: Place) -> None:
     await ask(fetched, 1, forgotten=(here(fetched),))
     await ask(fetched, END_SESSION)
     await dropped(fetched)
@@ -70,7 +70,7 @@ async def test_a_session_that_forgot_a_partition_does_not_keep_its_state_after_i
     assert acquired(await ask(fetched, NEW_SESSION, (here(fetched),))) == [(1, 2)]
 
 
-async def test_the_records_of_a_forgotten_partition_are_released_with_the_session(fetched: Place) -> None:
+async def test_the_records_of_a_forgotten_partition_are_released_when_the_session_ends(fetched: Place) -> None:
     await ask(fetched, NEW_SESSION, (here(fetched),), member="n")
     await ask(fetched, 1, forgotten=(here(fetched),))
     assert acquired(await ask(fetched, 1, member="n")) == []
@@ -78,7 +78,7 @@ async def test_the_records_of_a_forgotten_partition_are_released_with_the_sessio
     assert acquired(await ask(fetched, 2, member="n")) == [(0, 2)]
 
 
-async def test_a_member_acknowledges_records_of_a_partition_that_it_has_forgotten(fetched: Place) -> None:
+async def test_a_member_may_acknowledge_records_of_a_partition_that_its_session_forgot(fetched: Place) -> None:
     await ask(fetched, NEW_SESSION, (here(fetched),), member="n")
     await ask(fetched, 1, forgotten=(here(fetched),))
     await ask(fetched, END_SESSION, member="n")
@@ -89,7 +89,7 @@ async def test_a_member_acknowledges_records_of_a_partition_that_it_has_forgotte
     await dropped(fetched)
 
 
-async def test_a_partition_that_was_only_acknowledged_is_dropped_with_the_session(fetched: Place) -> None:
+async def test_a_partition_that_a_session_only_acknowledged_is_dropped_when_the_session_ends(fetched: Place) -> None:
     await ask(fetched, END_SESSION)
     await dropped(fetched)
     await ask(fetched, NEW_SESSION)
@@ -100,13 +100,13 @@ async def test_a_partition_that_was_only_acknowledged_is_dropped_with_the_sessio
     await dropped(fetched)
 
 
-async def test_a_session_that_begins_again_releases_all_its_partitions_at_the_end(fetched: Place) -> None:
+async def test_a_session_that_replaces_another_releases_the_partitions_of_both_when_it_ends(fetched: Place) -> None:
     await ask(fetched, NEW_SESSION)
     await ask(fetched, END_SESSION)
     await dropped(fetched)
 
 
-async def test_a_share_partition_that_could_not_be_loaded_is_dropped_with_the_session(bare: Place) -> None:
+async def test_a_share_partition_that_could_not_be_loaded_is_dropped_when_the_session_ends(bare: Place) -> None:
     bare.state = None
     (refused,) = (await ask(bare, NEW_SESSION, (here(bare),))).fetched
     assert refused.error is not KafkaCode.NONE
@@ -114,7 +114,7 @@ async def test_a_share_partition_that_could_not_be_loaded_is_dropped_with_the_se
     await dropped(bare)
 
 
-async def test_a_save_that_is_refused_after_the_session_leaves_nothing_loaded(fetched: Place) -> None:
+async def test_a_save_that_is_refused_after_the_session_ended_leaves_no_share_partition_loaded(fetched: Place) -> None:
     fetched.state = ShareState(0, 4, 0, 1)  # an administrator has set another start
     led = fetched.shares.partitions.known(fetched.key)
     assert led is not None
@@ -125,7 +125,7 @@ async def test_a_save_that_is_refused_after_the_session_leaves_nothing_loaded(fe
     await dropped(fetched)
 
 
-async def test_the_forgotten_partitions_of_a_session_are_bounded_by_those_that_are_loaded(fetched: Place) -> None:
+async def test_a_session_remembers_a_forgotten_partition_only_if_it_is_loaded(fetched: Place) -> None:
     fetched.shares.partitions.drop(fetched.key)
     await ask(fetched, 1, forgotten=(here(fetched),))
     (session,) = fetched.shares.sessions._sessions.values()
@@ -148,7 +148,7 @@ async def test_a_fetch_whose_session_has_ended_acquires_nothing(bare: Place, epo
 
 
 class SlowDisk:
-    """Reads of the log do not end until they are `let`."""
+    """A disk whose reads do not end until `let` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reads = 0
@@ -191,7 +191,9 @@ async def test_a_fetch_whose_session_ends_while_it_reads_loads_nothing(
     await dropped(wide)
 
 
-async def test_an_acknowledgement_whose_session_ends_meanwhile_loads_nothing(wide: Place) -> None:
+async def test_an_acknowledgement_whose_session_ends_while_it_waits_leaves_no_share_partition_loaded(
+    wide: Place,
+) -> None:
     """The end of the session has released the records of the member."""
     slow = Slow(wide)
     await ask(wide, NEW_SESSION)
@@ -221,7 +223,7 @@ async def test_a_state_that_cannot_be_read_does_not_delay_acknowledgements_of_ot
     assert (first.place, first.error) == (*places(wide, 0), KafkaCode.NONE)
 
 
-async def test_an_acknowledgement_waits_for_all_its_loads_no_longer_than_a_fetch(rig: Rig) -> None:
+async def test_an_acknowledgement_waits_for_all_its_loads_together_for_a_bounded_time(rig: Rig) -> None:
     await rig.create(*[(1,)] * 70)
     async with serving(rig, limits=structs.replace(LIMITS, share_load_wait_ms=20)) as place:
         slow = Slow(place)
@@ -238,9 +240,9 @@ async def test_an_acknowledgement_waits_for_all_its_loads_no_longer_than_a_fetch
 
 
 class Slow:
-    """A share coordinator that does not answer requests about partitions from 1 on, until it is `let`.
+    """A share coordinator that answers requests about partition 1 and above only after `let` was called.
 
-    asked: the partitions whose states were read.  code: the error of its later answers, or NONE.
+    asked: the partitions whose states were read.  code: the error in the delayed answers, or NONE.
     """
 
     def __init__(self, place: Place) -> None:
@@ -255,7 +257,7 @@ class Slow:
         self._go.set()
 
     def hold(self) -> None:
-        """Answer no request from now on, as at the beginning."""
+        """Delay answers from now on, as at the beginning."""
         self.asked.clear()
         self._go.clear()
 
@@ -290,7 +292,7 @@ async def test_a_state_that_cannot_be_read_does_not_delay_other_partitions(wide:
     await wide.until(lambda: slow.asked == [0, 1, 2])  # all states are read at the same time
 
 
-async def test_a_fetch_waits_for_the_first_state_even_if_the_client_does_not(wide: Place) -> None:
+async def test_a_fetch_with_a_wait_time_of_zero_still_waits_for_its_first_state(wide: Place) -> None:
     slow = Slow(wide)
     fetch = asyncio.create_task(ask(wide, NEW_SESSION, places(wide, 1)))
     await wide.until(lambda: slow.asked)
@@ -300,7 +302,9 @@ async def test_a_fetch_waits_for_the_first_state_even_if_the_client_does_not(wid
 
 
 @pytest.mark.parametrize("loads", [1, LIMITS.share_loads_per_fetch])
-async def test_a_fetch_without_records_does_not_wait_for_loads_beside_a_loaded_state(wide: Place, loads: int) -> None:
+async def test_a_fetch_with_a_loaded_partition_does_not_wait_for_the_loads_of_other_partitions(
+    wide: Place, loads: int
+) -> None:
     """Acknowledgements wait behind the fetch, because a connection answers in order."""
     Slow(wide)
     await wide.led()
@@ -330,7 +334,7 @@ async def test_a_fetch_reports_a_state_that_it_could_not_read(
     assert refused.error is reported
 
 
-async def test_an_acknowledgement_of_a_state_from_before_a_reset_is_refused(fetched: Place) -> None:
+async def test_an_acknowledgement_of_records_that_were_acquired_before_a_reset_is_refused(fetched: Place) -> None:
     fetched.state = ShareState(0, 4, 0, 1)
     accepted = (Acknowledgement(0, 2, (AckType.ACCEPT,)),)
     (result,) = (await ask(fetched, 1, acknowledged=accepted)).acknowledged

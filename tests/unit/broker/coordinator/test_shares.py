@@ -1,4 +1,4 @@
-"""Administrators change the start offsets of share groups: the group's coordinator and the share coordinators agree."""
+"""Changes of the start offsets of share groups, which the group coordinator and the share coordinators apply."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ BOTH = NamedPartitions(ORDERS, "orders", (0, 1))
 
 
 class Place:
-    """failing: partitions whose states cannot be initialized.  refusal: the group coordinator's answer to notes."""
+    """failing: partitions whose states cannot be initialized or deleted.
+
+    refusal: the group coordinator's answer to requests that record states.
+    """
 
     def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         self.machine = Coordinator(cluster=Cluster(orders=2))
@@ -81,7 +84,7 @@ async def place(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place(rig, monkeypatch)
 
 
-async def test_offsets_of_a_missing_group_create_it(place: Place) -> None:
+async def test_altering_the_offsets_of_a_missing_group_creates_the_group(place: Place) -> None:
     reset, states = await place.shares.alter_offsets("work", [(BOTH, [5, 7])])
     assert (reset.error, [each.error for each in states]) == (KafkaCode.NONE, [KafkaCode.NONE] * 2)
     assert [(type(each), each.key.partition) for each in place.asked] == [(InitializeState, 0), (InitializeState, 1)]
@@ -89,7 +92,7 @@ async def test_offsets_of_a_missing_group_create_it(place: Place) -> None:
     assert place.listed() == [(0, 1)]
 
 
-async def test_a_share_partition_that_has_no_state_is_not_noted(place: Place) -> None:
+async def test_the_group_does_not_list_a_share_partition_whose_state_could_not_be_initialized(place: Place) -> None:
     place.failing.add(1)
     reset, states = await place.shares.alter_offsets("work", [(BOTH, [5, 7])])
     assert reset.error is KafkaCode.NONE
@@ -97,13 +100,13 @@ async def test_a_share_partition_that_has_no_state_is_not_noted(place: Place) ->
     assert place.listed() == [(0,)]
 
 
-async def test_states_that_the_group_cannot_note_are_an_error(place: Place) -> None:
+async def test_altering_offsets_fails_if_the_group_coordinator_refuses_to_record_the_states(place: Place) -> None:
     place.refusal = KafkaCode.NOT_COORDINATOR
     reset, states = await place.shares.alter_offsets("work", [(BOTH, [5, 7])])
     assert (reset.error, states) == (KafkaCode.NOT_COORDINATOR, [])
 
 
-async def test_the_group_forgets_those_states_of_a_deleted_topic_that_are_deleted(place: Place) -> None:
+async def test_the_group_lists_a_state_of_a_deleted_topic_until_its_deletion_succeeds(place: Place) -> None:
     await place.shares.alter_offsets("work", [(BOTH, [5, 7])])
     place.failing.add(1)
     await place.shares._delete(DeleteShareStates("work", (BOTH,)))
@@ -111,16 +114,16 @@ async def test_the_group_forgets_those_states_of_a_deleted_topic_that_are_delete
     assert place.listed() == [(1,)]
 
 
-async def test_an_alteration_without_offsets_creates_nothing(place: Place) -> None:
+async def test_altering_no_offsets_creates_no_group_and_no_state(place: Place) -> None:
     reset, states = await place.shares.alter_offsets("work", [])
     assert (reset.error, states, place.asked, place.machine.log) == (KafkaCode.NONE, [], [], [])
 
 
 @pytest.mark.parametrize("effect", [InitializeShareStates("work", 1, (BOTH,)), DeleteShareStates("work", (BOTH,))])
-async def test_a_share_coordinator_that_does_not_answer_is_asked_once_at_a_time(
+async def test_a_group_does_not_repeat_requests_to_share_coordinators_before_they_are_answered(
     place: Place, monkeypatch: pytest.MonkeyPatch, effect: InitializeShareStates | DeleteShareStates
 ) -> None:
-    """The group orders the states of all its partitions again every 10 s, and asking for thousands takes longer."""
+    """Every 10 s, the group requests the states of all its partitions again.  Thousands of requests take longer."""
     answers = asyncio.Event()
     asked: list[StateRequest] = []
 
@@ -147,19 +150,21 @@ async def test_a_share_coordinator_that_does_not_answer_is_asked_once_at_a_time(
 
 
 async def former_topics(place: Place, topic: NamedPartitions) -> None:
-    """Note states of a topic, and of two deleted topics of the same name, whose states are not deleted yet."""
+    """Record states of a topic, and of two deleted topics of the same name whose states are not deleted yet."""
     for each in (UUID(int=1), topic.topic_id, UUID(int=2**128 - 1)):
         await place.shares.alter_offsets("work", [(topic._replace(topic_id=each), [5] * len(topic.partitions))])
     assert place.listed() == [topic.partitions] * 3
 
 
-async def test_the_offsets_of_a_topic_are_deleted_beside_those_of_former_topics(place: Place) -> None:
+async def test_deleting_the_offsets_of_a_topic_also_deletes_those_of_deleted_topics_of_that_name(place: Place) -> None:
     await former_topics(place, BOTH)
     assert await place.shares.delete_offsets("work", ["orders"]) == {"orders": KafkaCode.NONE}
     assert place.listed() == []
 
 
-async def test_the_offsets_of_former_topics_do_not_hide_those_of_a_topic(rig: Rig, place: Place) -> None:
+async def test_describing_offsets_shows_the_existing_topic_not_deleted_topics_of_that_name(
+    rig: Rig, place: Place
+) -> None:
     """A client identifies the offsets by the name of their topic."""
     await rig.create((1,))
     topic = NamedPartitions(rig.hosted().topic_id, TOPIC, (0,))

@@ -50,7 +50,7 @@ def test_internal_topics_do_not_match(bench: Bench) -> None:
     assert bench.topics.matching(".*") == ["resales", "sales"]
 
 
-def test_no_offset_is_committed_between_two_topics_of_one_name(bench: Bench) -> None:
+def test_no_offset_is_committed_to_a_recreated_topic_before_this_broker_has_applied_its_creation(bench: Bench) -> None:
     """The next coordinator knows everything that this broker has applied, but perhaps not the newest metadata."""
     bench.apply(Partition(SALES, 0, (Replica(1, SALES),), (1,), 1))
     bench.cluster.applied = bench.cluster.newest
@@ -67,7 +67,7 @@ def test_no_offset_is_committed_between_two_topics_of_one_name(bench: Bench) -> 
     assert bench.topics.may_commit("sales", 0)
 
 
-def test_later_topics_match_as_well(bench: Bench) -> None:
+def test_a_regular_expression_also_matches_topics_that_are_created_later(bench: Bench) -> None:
     assert bench.topics.matching("sales.*") == ["sales"]
     bench.create("sales.eu", UUID(int=4))
     assert bench.topics.matching("sales.*") == ["sales", "sales.eu"]
@@ -76,24 +76,26 @@ def test_later_topics_match_as_well(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("regex", ["(", "(?=a)", r"(a)\1", "(((a{100}){100}){100}){100}", "*"])
-def test_an_expression_that_is_not_of_re2_or_too_large_is_invalid(bench: Bench, regex: str) -> None:
+def test_an_expression_that_re2_does_not_support_or_that_is_too_large_is_invalid(bench: Bench, regex: str) -> None:
     assert bench.topics.matching(regex) is None
-    assert bench.topics.matching(regex) is None, "also when it is asked for again"
+    assert bench.topics.matching(regex) is None, "a repeated request gets the same answer"
 
 
-def test_an_expression_that_takes_exponential_time_elsewhere_is_answered(bench: Bench) -> None:
+def test_an_expression_that_takes_exponential_time_in_backtracking_engines_is_matched(bench: Bench) -> None:
     bench.create("a" * 200, UUID(int=4))
     assert bench.topics.matching("(a*)*(a|aa)*b") == []
 
 
-def test_the_number_of_remembered_expressions_is_limited(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_expressions_drops_the_least_recently_used_one_above_its_limit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(topics, "REGEXES_MAX", 2)
     for regex in ("a", "b", "a", "c"):
         bench.topics.matching(regex)
     assert list(bench.topics._matched) == ["a", "c"]
 
 
-def test_topics_have_ids_and_partitions(bench: Bench) -> None:
+def test_a_topic_is_found_by_its_name_and_a_name_by_its_topic_id(bench: Bench) -> None:
     assert bench.topics.topic("sales") == Topic(SALES, 0)
     assert bench.topics.topic("missing") is None
     assert bench.topics.topic_name(SALES) == "sales"
