@@ -33,14 +33,14 @@ MUTANTS = (
         GROUP,
         "member_id = None if instance_id is None else self.static.get(instance_id)",
         'member_id = self.static.get(instance_id or "")',
-        (f"{STATIC_TESTS}::test_a_member_without_a_name_never_replaces_one_with_an_empty_name",),
+        (f"{STATIC_TESTS}::test_a_member_without_an_instance_id_never_replaces_one_with_an_empty_instance_id",),
     ),
     Mutant(
         "a producer that names its member adds pending offsets without end",
         MACHINE,
         "if error is KafkaCode.NONE and producer is not None and is_full:",
         "if error is KafkaCode.NONE and producer is not None and is_anonymous and is_full:",
-        (f"{TRANSACTIONAL}::test_pending_offsets_are_bounded_also_for_a_producer_that_names_its_member",),
+        (f"{TRANSACTIONAL}::test_pending_offsets_are_bounded_with_and_without_a_member_id",),
     ),
     Mutant(
         "a jump of the wall clock expires committed offsets",
@@ -61,7 +61,7 @@ MUTANTS = (
         MACHINE,
         "        if self._pending_offsets.count:  # a batch",
         "        if False:  # a batch",
-        (f"{TRANSACTIONAL}::test_a_load_keeps_the_order_of_a_pending_offset_and_a_later_one",),
+        (f"{TRANSACTIONAL}::test_a_load_keeps_the_order_of_a_pending_offset_and_a_later_commit",),
     ),
     Mutant(
         "offsets that a load leaves to Python are not counted",
@@ -75,14 +75,14 @@ MUTANTS = (
         SWEEP,
         "        self._endings.clear()  # topics may change before the next slice\n",
         "",
-        (f"{RECREATED}::test_each_slice_asks_about_topics_again",),
+        (f"{RECREATED}::test_a_later_search_checks_again_whether_a_topic_exists",),
     ),
     Mutant(
         "a search passes over the offsets of partitions that do not exist",
         SWEEP,
         "            return ()\n",
         '            return b""\n',
-        (f"{RECREATED}::test_each_slice_asks_about_topics_again",),
+        (f"{RECREATED}::test_a_later_search_checks_again_whether_a_topic_exists",),
     ),
     Mutant(
         "a search misses the end of a large group",
@@ -96,14 +96,14 @@ MUTANTS = (
         SWEEP,
         "            left -= self._advance()",
         "            self._advance()",
-        (f"{SWEEPS}::test_a_slice_is_limited_although_all_offsets_stay",),
+        (f"{SWEEPS}::test_a_search_that_deletes_no_offset_is_still_split_into_slices",),
     ),
     Mutant(
         "a step of a search deletes more than fits into a batch",
         SWEEP,
         "                    self._append(key_of(name, place))\n                yield 1\n            yield max",
         "                    self._append(key_of(name, place))\n            yield max",
-        (f"{SWEEPS}::test_deletions_of_one_group_stay_within_their_batches",),
+        (f"{SWEEPS}::test_deletions_of_one_group_stay_within_the_batch_size",),
     ),
     Mutant(
         "a search deletes an offset that was deleted since it was found",
@@ -117,7 +117,7 @@ MUTANTS = (
         SWEEP,
         "self._deleting_missing = self._expiring = None\n\n    def _advance",
         "self._expiring = None\n\n    def _advance",
-        (f"{SWEEPS}::test_a_closed_machine_is_in_no_cycle",),
+        (f"{SWEEPS}::test_the_sweeper_of_a_closed_machine_is_freed_without_garbage_collection",),
     ),
     Mutant(
         "an offset expires one search too late",
@@ -152,14 +152,18 @@ MUTANTS = (
         OFFSET_REQUESTS,
         "return origin is not None and value.topic_id not in (None, origin)",
         "return False",
-        (f"{RECREATED}::test_a_coordinator_that_loads_after_the_topic_was_recreated_has_none_of_its_offsets",),
+        (
+            f"{RECREATED}::test_a_coordinator_that_loads_after_a_topic_was_recreated_has_no_offsets_of_the_deleted_topic",
+        ),
     ),
     Mutant(
         "the offsets of a deleted topic stay if there is another one of its name",
         SWEEP,
         "return not exists or is_of_other_topic(value, self._image.origin(topic))",
         "return not exists",
-        (f"{RECREATED}::test_a_coordinator_that_loads_after_the_topic_was_recreated_has_none_of_its_offsets",),
+        (
+            f"{RECREATED}::test_a_coordinator_that_loads_after_a_topic_was_recreated_has_no_offsets_of_the_deleted_topic",
+        ),
     ),
     Mutant(
         "an offset without a topic id counts as one of another topic",
@@ -173,14 +177,14 @@ MUTANTS = (
         RECORDS,
         "    if value.expire_ms == NO_TIME and value.topic_id is not None:",
         "    if value.expire_ms == NO_TIME and value.topic_id is None:",
-        (f"{RECREATED}::test_the_id_of_a_topic_is_in_the_field_that_kafka_has_for_it",),
+        (f"{RECREATED}::test_the_topic_id_is_stored_in_kafkas_field_of_an_offset_record",),
     ),
     Mutant(
         "the offset of a transaction stays although its topic was deleted meanwhile",
         MACHINE,
         "                self._sweeper.transaction_ended(places)\n",
         "",
-        (f"{RECREATED}::test_a_pending_offset_of_the_deleted_topic_is_not_one_of_the_recreated_topic",),
+        (f"{RECREATED}::test_a_pending_offset_of_the_deleted_topic_is_not_committed_to_the_recreated_topic",),
     ),
     Mutant(
         "a commit by the id of a deleted topic counts for the next one of its name",
@@ -201,28 +205,30 @@ MUTANTS = (
         EXPLANATIONS,
         "if member.join_call is None]",
         "if member.join_call is not None]",
-        (f"{EXPLANATION_TESTS}::test_a_new_member_is_the_reason_and_the_last_to_join",),
+        (f"{EXPLANATION_TESTS}::test_a_new_member_is_reported_as_the_reason_of_the_rebalance_and_as_the_last_to_join",),
     ),
     Mutant(
         "a commit to an empty group does not count as its use",
         EXPLANATIONS,
         "for at_ms in (group.state_ms, last_commit_ms)",
         "for at_ms in (group.state_ms,)",
-        (f"{EXPLANATION_TESTS}::test_an_empty_group_reports_since_when_it_is_empty",),
+        (
+            f"{EXPLANATION_TESTS}::test_an_empty_group_reports_when_its_last_member_left_or_its_last_offset_was_committed",
+        ),
     ),
     Mutant(
         "the leader of a group that joins again counts as a follower",
         MEMBERSHIP,
         "is_leader = member.member_id == group.leader and not changed",
         "is_leader = False",
-        (f"{EXPLANATION_TESTS}::test_each_reason_names_its_member",),
+        (f"{EXPLANATION_TESTS}::test_each_reason_of_a_rebalance_names_the_member_that_caused_it",),
     ),
     Mutant(
         "a replaced static member makes the record of its group too large",
         MEMBERSHIP,
         " and rebalance.fits(turn, group, _assigned_bytes(group)):",
         ":",
-        (f"{STATIC_TESTS}::test_a_replacement_that_does_not_fit_beside_the_assignments_begins_a_rebalance",),
+        (f"{STATIC_TESTS}::test_a_replacement_whose_metadata_exceeds_the_group_record_begins_a_rebalance",),
     ),
     Mutant(
         "a coordinator keeps the offsets of topics that were deleted before it was loaded",
@@ -230,8 +236,8 @@ MUTANTS = (
         "        self._sweeper.delete_missing()\n        return turn.step()\n",
         "        return turn.step()\n",
         (
-            f"{OFFSET_TESTS}::test_offsets_of_topics_that_were_deleted_while_nobody_coordinated_are_deleted_in_slices",
-            f"{OFFSET_TESTS}::test_a_coordinator_that_ends_leaves_the_rest_of_a_deletion_to_the_next_one",
+            f"{OFFSET_TESTS}::test_a_new_coordinator_deletes_in_slices_the_offsets_of_topics_deleted_before_its_load",
+            f"{OFFSET_TESTS}::test_a_new_coordinator_completes_the_deletion_of_offsets_that_its_predecessor_began",
         ),
     ),
     Mutant(
@@ -239,14 +245,14 @@ MUTANTS = (
         FIELDS,
         "if self._at != len(self._data):",
         "if self._at > len(self._data):",
-        (f"{RECORD_TESTS}::test_a_cut_or_longer_group_is_refused",),
+        (f"{RECORD_TESTS}::test_a_truncated_or_overlong_group_record_is_refused",),
     ),
     Mutant(
         "a value of a newer version is read as the last known one",
         RECORDS,
         "if not 0 <= version <= _FLEXIBLE:",
         "if not 0 <= version:",
-        (f"{RECORD_TESTS}::test_an_unknown_version_is_refused",),
+        (f"{RECORD_TESTS}::test_an_offset_record_of_an_unknown_version_is_refused",),
     ),
     Mutant(
         "a record key of an unknown type is refused",
@@ -260,35 +266,35 @@ MUTANTS = (
         RECORDS,
         "if value.expire_ms == NO_TIME:",
         "if value.expire_ms >= NO_TIME:",
-        (f"{RECORD_TESTS}::test_values_are_written_in_the_bytes_that_other_tools_read",),
+        (f"{RECORD_TESTS}::test_values_are_written_in_kafkas_format",),
     ),
     Mutant(
         "a request of an old generation is accepted",
         MEMBERSHIP,
         "    if request.generation != group.generation:\n        return",
         "    if request.generation > group.generation:\n        return",
-        (f"{REBALANCE_TESTS}::test_requests_of_others_are_refused",),
+        (f"{REBALANCE_TESTS}::test_requests_with_a_wrong_generation_member_or_group_are_refused",),
     ),
     Mutant(
         "a commit of an old generation is accepted",
         OFFSET_REQUESTS,
         "request.generation != group.generation:",
         "request.generation > group.generation:",
-        (f"{REBALANCE_TESTS}::test_requests_of_others_are_refused",),
+        (f"{REBALANCE_TESTS}::test_requests_with_a_wrong_generation_member_or_group_are_refused",),
     ),
     Mutant(
         "a group becomes Stable before its record exists",
         REBALANCE,
         "    group.become(GroupState.STABLE)\n    store(turn, group)\n",
         "    group.become(GroupState.STABLE)\n",
-        (f"{REBALANCE_TESTS}::test_each_member_gets_the_assignment_of_the_leader",),
+        (f"{REBALANCE_TESTS}::test_each_member_gets_the_assignment_that_the_leader_sent_for_it",),
     ),
     Mutant(
         "a group that becomes empty is not stored",
         REBALANCE,
         "    group.become(GroupState.EMPTY)\n    store(turn, group)\n",
         "    group.become(GroupState.EMPTY)\n",
-        (f"{REBALANCE_TESTS}::test_the_last_member_leaves_an_empty_group_in_the_log",),
+        (f"{REBALANCE_TESTS}::test_a_group_whose_last_member_left_is_logged_as_empty",),
     ),
     Mutant(
         "a replacement of a static member is not stored",
@@ -302,7 +308,7 @@ MUTANTS = (
         MEMBERSHIP,
         "    rebalance.store_instance(turn, group, old.instance_id, member.member_id)\n",
         "",
-        (f"{STATIC_TESTS}::test_the_live_process_is_not_fenced_by_a_change_of_the_coordinator_in_a_rebalance",),
+        (f"{STATIC_TESTS}::test_a_change_of_the_coordinator_during_a_rebalance_does_not_fence_the_latest_process",),
     ),
     Mutant(
         "an old process of a static member is not fenced",
@@ -330,7 +336,7 @@ MUTANTS = (
         REBALANCE,
         "    _answer_join(turn, group, member, again)\n",
         "    group.waiting -= member.join_call is not None\n",
-        (f"{REBALANCE_TESTS}::test_a_repeated_join_answers_the_earlier_one",),
+        (f"{REBALANCE_TESTS}::test_a_repeated_join_answers_the_earlier_join_with_rebalance_in_progress",),
     ),
     Mutant(
         "members without SyncGroup stay forever",
@@ -344,7 +350,7 @@ MUTANTS = (
         GROUP,
         "if self.supported[name] == len(self.members))",
         "if self.supported[name] >= 1)",
-        (f"{REBALANCE_TESTS}::test_the_protocol_with_most_votes_among_those_that_all_support_is_used",),
+        (f"{REBALANCE_TESTS}::test_the_commonly_supported_protocol_with_the_most_votes_is_used",),
     ),
     Mutant(
         "an unchanged follower causes a rebalance",
@@ -372,21 +378,21 @@ MUTANTS = (
         MACHINE,
         "            if not turn.is_full and not (is_matching",
         "            if (not turn.is_full or group.members) and not (is_matching",
-        (f"{MACHINE_TESTS}::test_a_tick_stops_when_its_batch_is_full_and_goes_on_with_the_next",),
+        (f"{MACHINE_TESTS}::test_a_tick_stops_when_its_batch_is_full_and_later_ticks_continue",),
     ),
     Mutant(
         "offsets expire during a rebalance",
         SWEEP,
         "if group.state is not GroupState.STABLE or group.protocol_type",
         "if group.protocol_type",
-        (f"{OFFSET_TESTS}::test_nothing_expires_during_a_rebalance",),
+        (f"{OFFSET_TESTS}::test_no_offset_expires_during_a_rebalance",),
     ),
     Mutant(
         "offsets of a subscribed topic expire",
         SWEEP,
         "offset_place(place)[0] not in subscribed",
         "offset_place(place)[0] is not None",
-        (f"{OFFSET_TESTS}::test_offsets_of_a_live_group_do_not_expire",),
+        (f"{OFFSET_TESTS}::test_offsets_of_a_subscribed_topic_do_not_expire_while_the_group_has_members",),
     ),
     Mutant(
         "offsets expire by their commit although the group emptied later",
@@ -414,7 +420,7 @@ MUTANTS = (
         OFFSET_REQUESTS,
         "if subscribed is None or topic in subscribed:",
         "if subscribed is not None and topic in subscribed:",
-        (f"{OFFSET_TESTS}::test_metadata_that_is_no_subscription_protects_all_offsets",),
+        (f"{OFFSET_TESTS}::test_member_metadata_that_is_not_a_subscription_protects_all_offsets_from_deletion",),
     ),
     Mutant(
         "a damaged offset is kept",
@@ -428,21 +434,21 @@ MUTANTS = (
         SUBSCRIPTION,
         "frozenset(_read_names(reader))\n    except BadRecord:",
         "frozenset(_read_names(reader))\n    except KeyError:",
-        (f"{OFFSET_TESTS}::test_a_subscription_is_never_trusted",),
+        (f"{OFFSET_TESTS}::test_the_topics_of_a_subscription_are_read_unless_it_is_damaged",),
     ),
     Mutant(
         "offsets of a group that is being deleted are reported",
         OFFSET_REQUESTS,
         "    if group is not None and group.state is GroupState.DEAD:\n        # Some",
         "    if group is not None and group.state is GroupState.STABLE:\n        # Some",
-        (f"{OFFSET_TESTS}::test_a_large_group_is_deleted_in_slices_and_is_dead_meanwhile",),
+        (f"{OFFSET_TESTS}::test_a_large_group_is_deleted_in_slices_and_refuses_requests_meanwhile",),
     ),
     Mutant(
         "a deletion does not stop at a full batch",
         SWEEP,
         "self.is_busy and not turn.is_full:",
         "self.is_busy:",
-        (f"{OFFSET_TESTS}::test_a_large_group_is_deleted_in_slices_and_is_dead_meanwhile",),
+        (f"{OFFSET_TESTS}::test_a_large_group_is_deleted_in_slices_and_refuses_requests_meanwhile",),
     ),
     Mutant(
         "a call whose client disconnected is answered",
@@ -470,7 +476,7 @@ MUTANTS = (
         GROUP,
         "        self._topics = None\n        for name in member.protocol_names",
         "        for name in member.protocol_names",
-        (f"{OFFSET_TESTS}::test_the_subscription_of_a_restarted_static_member_protects_other_offsets",),
+        (f"{OFFSET_TESTS}::test_the_changed_subscription_of_a_restarted_static_member_protects_its_new_topics",),
     ),
     Mutant(
         "a member whose client disconnected counts as joined",
@@ -484,14 +490,16 @@ MUTANTS = (
         OFFSET_REQUESTS,
         "min(turn.wall_ms + request.retention_ms, _TIME_MAX_MS)",
         "turn.wall_ms + request.retention_ms",
-        (f"{OFFSET_TESTS}::test_a_retention_beyond_all_times_lasts_for_ever",),
+        (f"{OFFSET_TESTS}::test_an_offset_with_the_largest_retention_time_does_not_expire",),
     ),
     Mutant(
         "a closed coordinator of transactions is in a reference cycle",
         "broker/core/coordinator/transaction_machine.py",
         "Scopes(self._ids, self._order_markers, limits)",
         "Scopes(self._ids, lambda *all_: self._order_markers(*all_), limits)",
-        ("tests/unit/broker/core/coordinator/test_scopes.py::test_a_closed_machine_is_in_no_cycle",),
+        (
+            "tests/unit/broker/core/coordinator/test_scopes.py::test_a_closed_machine_is_freed_without_garbage_collection",
+        ),
     ),
     Mutant(
         "a later coordinator forgets the markers of a decision",
@@ -517,7 +525,7 @@ MUTANTS = (
         "        if request.producer != value.producer:\n            return\n",
         "",
         (
-            "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_late_report_of_markers_completes_nothing",
+            "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_late_report_of_markers_does_not_complete_the_next_transaction",
         ),
     ),
     Mutant(
@@ -544,7 +552,7 @@ MUTANTS = (
         "if value.producer_epoch > EPOCH_MAX:\n",
         "if value.producer_epoch > EPOCH_MAX + 1:\n",
         (
-            "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_nobody_continues_with_the_epoch_after_the_last_one",
+            "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_a_client_with_the_epoch_after_the_last_one_is_fenced",
         ),
     ),
     Mutant(
@@ -579,7 +587,9 @@ MUTANTS = (
         "broker/core/coordinator/transaction_machine.py",
         "if value is None or value.state is _State.ONGOING or value.state.is_preparing:",
         "if value is None:",
-        ("tests/unit/broker/core/coordinator/test_transaction_machine.py::test_an_open_transaction_does_not_expire",),
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_transactional_id_with_an_open_transaction_does_not_expire",
+        ),
     ),
     Mutant(
         "readers of stable offsets do not learn of pending offsets",
@@ -647,7 +657,7 @@ MUTANTS = (
         "    if value.producer_epoch > EPOCH_MAX and not",
         "    if False and not",
         (
-            "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_no_client_continues_with_the_epoch_beyond_the_last_one",
+            "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_a_producer_at_the_last_epoch_is_fenced_after_its_timeout",
         ),
     ),
     Mutant(
@@ -656,7 +666,7 @@ MUTANTS = (
         '"a new producer", 0)',
         '"a new producer", value.client_version)',
         (
-            "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_a_producer_that_a_new_one_fenced_does_not_continue_by_an_abort",
+            "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_a_producer_that_was_fenced_by_a_new_one_cannot_continue_by_aborting",
         ),
     ),
     Mutant(
@@ -667,7 +677,7 @@ MUTANTS = (
         "            self._continued[request.transactional_id] = request.producer",
         "        self._continued[request.transactional_id] = (producer_id, epoch - 1)",
         (
-            "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_producer_does_not_get_the_epoch_of_the_one_that_fenced_it",
+            "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_producer_does_not_get_the_epoch_of_the_producer_that_fenced_it",
         ),
     ),
     Mutant(
@@ -694,7 +704,7 @@ MUTANTS = (
         " and value.producer_epoch == epoch\n",
         "\n",
         (
-            "tests/unit/broker/core/coordinator/test_transaction_outcomes.py::test_a_transaction_before_the_current_one_is_not_open",
+            "tests/unit/broker/core/coordinator/test_transaction_outcomes.py::test_a_transaction_before_the_current_one_is_reported_as_aborted",
         ),
     ),
 )

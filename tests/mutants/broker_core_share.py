@@ -41,14 +41,14 @@ MUTANTS = (
         "broker/core/coordinator/share/groups.py",
         "has_record = Kind.GROUP in self._kinds",
         "has_record = True",
-        (f"{GROUP_TESTS}::test_leftovers_of_a_deleted_group_are_not_restored",),
+        (f"{GROUP_TESTS}::test_a_deleted_group_is_not_restored_from_a_log_without_most_of_its_tombstones",),
     ),
     Mutant(
         "a member of a deleted share group joins its successor",
         "broker/core/coordinator/share/groups.py",
         "or member.value is None or member.epoch > self.assignment_epoch",
         "or member.value is None",
-        (f"{GROUP_TESTS}::test_a_member_of_a_deleted_group_is_not_a_member_of_its_successor",),
+        (f"{GROUP_TESTS}::test_a_member_of_a_deleted_group_is_not_a_member_of_a_new_group_of_the_same_name",),
     ),
     Mutant(
         "a lock is renewed although the group does not permit it",
@@ -223,14 +223,14 @@ MUTANTS = (
         REMINDERS,
         "{**kept, **found, **reminded}",
         "{**reminded, **kept, **found}",
-        (f"{REMINDER_TESTS}::test_every_share_partition_has_its_turn_within_the_limit",),
+        (f"{REMINDER_TESTS}::test_reminders_above_the_batch_limit_rotate_through_all_share_partitions",),
     ),
     Mutant(
         "a share partition with very many changes ends the broker",
         MACHINE,
         "0 if changed.snapshot_epoch == INT32_MAX else changed.snapshot_epoch + 1",
         "changed.snapshot_epoch + 1",
-        (f"{STATE_TESTS}::test_the_number_of_changes_begins_again_after_its_maximum",),
+        (f"{STATE_TESTS}::test_the_snapshot_epoch_wraps_to_zero_after_its_maximum",),
     ),
     Mutant(
         "a write of very many complete deliveries ends the broker",
@@ -288,7 +288,7 @@ MUTANTS = (
         SERVICE,
         "        elif group.initializing_until_ms:\n",
         "        elif False:\n",
-        (f"{GROUP_TESTS}::test_verified_states_delay_no_new_partitions",),
+        (f"{GROUP_TESTS}::test_new_partitions_are_initialized_at_once_after_existing_states_were_verified",),
     ),
     Mutant(
         "a lock that ended with the leadership counts as an invalid request",
@@ -343,14 +343,14 @@ MUTANTS = (
         SERVICE,
         "            known = noted & group.verified.get(topic.topic_id, frozenset())\n",
         "            known = noted\n",
-        (f"{GROUP_TESTS}::test_the_first_member_restores_states_of_an_interrupted_deletion",),
+        (f"{GROUP_TESTS}::test_the_first_member_initializes_states_again_after_an_interrupted_deletion",),
     ),
     Mutant(
         "a late report hides that states were deleted",
         SERVICE,
         "            group.verified.clear()  # a late report",
         "            pass  # a late report",
-        (f"{GROUP_TESTS}::test_a_late_report_does_not_hide_that_states_were_deleted",),
+        (f"{GROUP_TESTS}::test_a_late_report_of_an_initialization_does_not_hide_the_deletion_of_the_states",),
     ),
     Mutant(
         "a failover initializes all states again",
@@ -371,7 +371,7 @@ MUTANTS = (
         MACHINE,
         "            self._archiving[key] = state\n",
         "            pass\n",
-        (f"{STATE_TESTS}::test_states_with_missing_letters_are_known_also_after_a_failover",),
+        (f"{STATE_TESTS}::test_states_with_missing_dead_letters_are_known_before_and_after_a_failover",),
     ),
     Mutant(
         "a share coordinator sends no reminders",
@@ -415,7 +415,7 @@ MUTANTS = (
         STATES,
         "    start = max(start_offset, new_start)\n",
         "    start = start_offset if new_start < 0 else new_start\n",
-        (f"{STATE_TESTS}::test_merging_keeps_what_a_lost_answer_made_durable",),
+        (f"{STATE_TESTS}::test_merging_keeps_a_durable_save_whose_answer_was_lost",),
     ),
     Mutant(
         "a deposed leader writes the state",
@@ -443,7 +443,7 @@ MUTANTS = (
         SERVICE,
         "return KafkaCode.COORDINATOR_NOT_AVAILABLE if group.initialized else KafkaCode.NONE",
         "return KafkaCode.NONE",
-        (f"{GROUP_TESTS}::test_a_group_is_deleted_once_it_has_neither_members_nor_states",),
+        (f"{GROUP_TESTS}::test_a_group_is_deleted_only_when_it_has_neither_members_nor_states",),
     ),
     Mutant(
         "a repeated request of a share session is applied",
@@ -464,7 +464,7 @@ MUTANTS = (
         SERVICE,
         "        if not request.partitions:\n",
         "        if False:\n",
-        (f"{GROUP_TESTS}::test_a_reset_without_partitions_changes_nothing",),
+        (f"{GROUP_TESTS}::test_a_reset_without_partitions_creates_no_group",),
     ),
     Mutant(
         "changes of offsets create any number of share groups",

@@ -51,14 +51,14 @@ MUTANTS = (
         SCOPES,
         "            self._replaced[before] = None\n",
         "            pass\n",
-        (f"{UNIT}::test_a_late_duplicate_of_a_replaced_run_changes_nothing",),
+        (f"{UNIT}::test_a_late_initialization_of_a_replaced_run_is_refused_and_changes_nothing",),
     ),
     Mutant(
         "the epoch of a scope falls with the wall clock after a deletion",
         SCOPES,
         "return max(self._epoch_max + 1, turn.wall_ms)",
         "return turn.wall_ms",
-        (f"{UNIT}::test_the_epoch_rises_over_a_deletion_although_the_wall_clock_does_not",),
+        (f"{UNIT}::test_the_epoch_of_a_recreated_scope_is_higher_even_if_the_wall_clock_went_back",),
     ),
     Mutant(
         "a stranger may open a scope",
@@ -135,7 +135,7 @@ MUTANTS = (
         SCOPES,
         "        if is_ours and value.producer_epoch < EPOCH_MAX",
         "        if value.producer_epoch < EPOCH_MAX",
-        (f"{UNIT}::test_a_deleted_producer_that_the_log_shows_gives_its_id_to_no_other",),
+        (f"{UNIT}::test_the_id_of_a_deleted_producer_in_a_stale_log_is_not_reused",),
     ),
     Mutant(
         "a producer continues the id of a loaded one that may have had later epochs",
@@ -149,14 +149,14 @@ MUTANTS = (
         MACHINE,
         "        self._scopes.drop_deleted(turn)\n",
         "",
-        (f"{UNIT}::test_a_deleted_producer_whose_id_another_one_has_is_deleted_again",),
+        (f"{UNIT}::test_a_deleted_producer_in_a_stale_log_is_deleted_again_if_another_producer_has_its_id",),
     ),
     Mutant(
         "of two producers with one id, the later one is deleted",
         SCOPES,
         "            if one.producer_epoch < newest[one.producer_id]:",
         "            if one.producer_epoch == newest[one.producer_id]:",
-        (f"{UNIT}::test_a_deleted_producer_whose_id_another_one_has_is_deleted_again",),
+        (f"{UNIT}::test_a_deleted_producer_in_a_stale_log_is_deleted_again_if_another_producer_has_its_id",),
     ),
     Mutant(
         "a decision does not raise the epochs of producers",
@@ -177,7 +177,7 @@ MUTANTS = (
         SCOPES,
         "        if known.state is ScopeState.ENDING:\n            return InitScope",
         "        if False:\n            return InitScope",
-        (f"{UNIT}::test_a_run_waits_until_the_end_of_the_run_before_is_complete",),
+        (f"{UNIT}::test_a_new_run_waits_until_the_pending_end_of_the_previous_run_is_complete",),
     ),
     Mutant(
         "a producer that begins again does not abort its predecessor",

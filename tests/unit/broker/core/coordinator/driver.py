@@ -132,7 +132,7 @@ class Coordinator:
         return self._calls
 
     def ask(self, request: GroupRequest) -> Any:
-        """Return the answer, which must not have to wait."""
+        """Return the answer, which must be available immediately."""
         return self.answers[self.send(request)]
 
     def waits(self, call: int) -> bool:
@@ -172,7 +172,7 @@ class Coordinator:
         after.wall_ms = self.wall_ms
         return after
 
-    # -- what administrators ask
+    # -- requests of administrators
 
     def describe(self, group: str = GROUP) -> g.GroupDescription:
         (description,) = self.ask(g.DescribeGroups((group,))).groups
@@ -270,7 +270,7 @@ class Member:
         return joined
 
     def join(self, reason: str = "") -> g.JoinGroupResponse:
-        """Join; the answer must not have to wait."""
+        """Join; the answer must be available immediately."""
         return self.take_join(self.send_join(reason))
 
     def join_error(self) -> str:

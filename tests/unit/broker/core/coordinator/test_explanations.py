@@ -1,4 +1,4 @@
-"""The rebalances that a coordinator reports to administrators: reasons, members, times, and awaited members."""
+"""The reports of a coordinator to administrators about rebalances: reasons, members, times, and awaited members."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def stable(coordinator: Coordinator) -> tuple[Member, Member]:
     return leader, follower
 
 
-def test_a_new_member_is_the_reason_and_the_last_to_join(coordinator: Coordinator) -> None:
+def test_a_new_member_is_reported_as_the_reason_of_the_rebalance_and_as_the_last_to_join(
+    coordinator: Coordinator,
+) -> None:
     leader, follower = stable(coordinator)
     third = Member(coordinator, "c")
     third.send_join(needs_member_id=False)
@@ -68,7 +70,7 @@ def test_a_new_member_is_the_reason_and_the_last_to_join(coordinator: Coordinato
     assert found.rebalances[-1].member == found.last_joined.member
 
 
-def test_the_members_that_have_not_sent_sync_are_awaited(coordinator: Coordinator) -> None:
+def test_members_that_have_not_sent_sync_group_are_reported_as_awaited(coordinator: Coordinator) -> None:
     leader, follower = stable(coordinator)
     follower.protocols = (g.MemberProtocol("range", subscription("other")),)
     call = follower.send_join()
@@ -81,7 +83,7 @@ def test_the_members_that_have_not_sent_sync_are_awaited(coordinator: Coordinato
 
 
 @pytest.mark.parametrize("reason", ["left", "session_expired", "subscription_changed", "leader_rejoined"])
-def test_each_reason_names_its_member(coordinator: Coordinator, reason: str) -> None:
+def test_each_reason_of_a_rebalance_names_the_member_that_caused_it(coordinator: Coordinator, reason: str) -> None:
     leader, follower = stable(coordinator)
     cause = leader if reason == "leader_rejoined" else follower
     match reason:
@@ -102,7 +104,7 @@ def test_each_reason_names_its_member(coordinator: Coordinator, reason: str) -> 
     assert found.client == client_of(cause)
 
 
-def test_a_sync_that_does_not_come_is_the_reason(coordinator: Coordinator) -> None:
+def test_a_member_that_never_sends_sync_group_is_reported_as_the_reason(coordinator: Coordinator) -> None:
     leader, follower = stable(coordinator)
     calls = [leader.send_join(), follower.send_join()]
     leader.take_join(calls[0])
@@ -115,7 +117,9 @@ def test_a_sync_that_does_not_come_is_the_reason(coordinator: Coordinator) -> No
     assert (found.reason, found.member) == ("sync_timed_out", *names(leader))
 
 
-def test_a_static_member_that_restarts_with_another_protocol_is_the_reason(coordinator: Coordinator) -> None:
+def test_a_static_member_that_restarts_with_another_protocol_is_reported_as_the_reason(
+    coordinator: Coordinator,
+) -> None:
     member = Member(coordinator, "a")
     member.instance_id = "i"
     coordinator.stable(member)
@@ -129,7 +133,7 @@ def test_a_static_member_that_restarts_with_another_protocol_is_the_reason(coord
     assert (found.member.instance_id, found.member.member_id != member.member_id) == ("i", True)
 
 
-def test_the_next_coordinator_knows_since_when_it_coordinates(coordinator: Coordinator) -> None:
+def test_a_new_coordinator_reports_the_time_of_its_load_and_no_earlier_rebalances(coordinator: Coordinator) -> None:
     stable(coordinator)
     coordinator.pass_time(60)
     after = coordinator.reload()
@@ -140,13 +144,15 @@ def test_the_next_coordinator_knows_since_when_it_coordinates(coordinator: Coord
     assert found.now_ms - moved_ms == 5
 
 
-def test_a_group_that_became_too_large_is_the_reason(coordinator: Coordinator) -> None:
+def test_a_group_above_a_lowered_member_limit_reports_group_too_large_as_the_reason(coordinator: Coordinator) -> None:
     stable(coordinator)
     after = coordinator.reload(replace(LIMITS, members_max=1))
     assert (last(after).reason, last(after).member) == ("group_too_large", None)
 
 
-def test_an_empty_group_reports_since_when_it_is_empty(coordinator: Coordinator) -> None:
+def test_an_empty_group_reports_when_its_last_member_left_or_its_last_offset_was_committed(
+    coordinator: Coordinator,
+) -> None:
     member = Member(coordinator, "a")
     coordinator.stable(member)
     assert explained(coordinator).empty_since_ms is None
@@ -176,7 +182,7 @@ def test_missing_groups_and_bad_names_are_refused(coordinator: Coordinator) -> N
     assert coordinator.log == []
 
 
-def test_a_consumer_group_is_explained_likewise() -> None:
+def test_a_consumer_group_reports_its_rebalances_and_awaited_members() -> None:
     each = new.coordinator(sales=4)
     first, second = new.ConsumerClient(each, "m1"), new.ConsumerClient(each, "m2")
     first.join()

@@ -32,7 +32,7 @@ BEAT_MS = 7_000
 
 
 class Own:
-    """Configs of single groups, which a test may change: what differs from the limits of the cluster."""
+    """Configs of single groups, which a test may change.  changes: the differences from the limits of the cluster."""
 
     def __init__(self) -> None:
         self.changes: dict[str, dict[str, int]] = {}
@@ -67,7 +67,7 @@ def assert_expires(home: Coordinator, time_ms: int, count: Callable[[Coordinator
 # -- consumer groups
 
 
-def test_a_consumer_learns_the_interval_of_its_group_with_the_next_heartbeat() -> None:
+def test_a_consumer_gets_a_changed_heartbeat_interval_with_its_next_heartbeat() -> None:
     own = Own()
     home = home_of(own)
     client, other = ConsumerClient(home, "m1"), ConsumerClient(home, "m2", group="others")
@@ -79,7 +79,7 @@ def test_a_consumer_learns_the_interval_of_its_group_with_the_next_heartbeat() -
     assert (other.beat(), other.answer.heartbeat_interval_ms) == ("NONE", 5_000)
 
 
-def test_a_consumer_has_the_session_of_its_group_from_the_next_heartbeat_on() -> None:
+def test_a_changed_session_timeout_of_a_group_applies_from_a_consumers_next_heartbeat_on() -> None:
     own = Own()
     home = home_of(own)
     client, other = ConsumerClient(home, "m1"), ConsumerClient(home, "m2", group="others")
@@ -93,7 +93,7 @@ def test_a_consumer_has_the_session_of_its_group_from_the_next_heartbeat_on() ->
     assert_expires(home, LONG_MS - SESSION_MS, members)
 
 
-def test_a_new_coordinator_gives_each_consumer_the_session_of_its_group() -> None:
+def test_a_new_coordinator_gives_each_consumer_the_session_timeout_of_its_group() -> None:
     own = Own()
     home = home_of(own)
     joined(home, ConsumerClient(home, "m1"))
@@ -102,7 +102,7 @@ def test_a_new_coordinator_gives_each_consumer_the_session_of_its_group() -> Non
     assert_expires(after, LONG_MS, members)
 
 
-def test_a_group_is_assigned_in_its_own_interval() -> None:
+def test_a_group_is_reassigned_at_its_own_assignment_interval() -> None:
     own = Own()
     home = home_of(own, assignment_interval_ms=10_000)
     first, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
@@ -117,7 +117,7 @@ def test_a_group_is_assigned_in_its_own_interval() -> None:
     assert group.assignment_epoch < group.epoch, "the interval of the cluster has not passed"
 
 
-def test_a_classic_member_of_a_consumer_group_keeps_its_own_session() -> None:
+def test_a_classic_member_of_a_consumer_group_keeps_its_own_session_timeout() -> None:
     own = Own()
     own.give(GROUP, session_timeout_ms=LONG_MS)
     home = home_of(own)
@@ -143,7 +143,7 @@ def share_members(home: Coordinator, group: str = "work") -> int:
     return len(home.ask(DescribeShareGroups((group,))).groups[0].members)
 
 
-def test_a_member_of_a_share_group_has_the_times_of_its_group_from_the_next_heartbeat_on() -> None:
+def test_changed_timeouts_of_a_share_group_apply_from_a_members_next_heartbeat_on() -> None:
     own = Own()
     home = home_of(own)
     first, other = beat(home, "a", 0), beat(home, "b", 0, "others")
@@ -156,7 +156,7 @@ def test_a_member_of_a_share_group_has_the_times_of_its_group_from_the_next_hear
     assert_expires(home, LONG_MS - SESSION_MS, share_members)
 
 
-def test_a_new_coordinator_gives_each_member_of_a_share_group_the_session_of_its_group() -> None:
+def test_a_new_coordinator_gives_each_share_group_member_the_session_timeout_of_its_group() -> None:
     own = Own()
     home = home_of(own)
     beat(home, "a", 0)

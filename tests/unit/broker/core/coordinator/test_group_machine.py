@@ -1,4 +1,4 @@
-"""The coordinator as a whole: loading, time, and what administrators see."""
+"""The coordinator as a whole: loads, time, and the answers to administrators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def coordinator() -> Coordinator:
 
 
 def stored(generation: int = 5, protocol: str | None = "range") -> list[Record]:
-    """The record of a group with one member."""
+    """Return the record of a group with one member."""
     member = r.MemberValue("m", None, "c", "/h", 30_000, SESSION_MS, subscription("sales"), b"mine")
     value = r.GroupValue("consumer", generation, protocol, "m", 77, (member,))
     return [Record(r.write_key(r.GroupKey(GROUP)), r.write_group(value))]
@@ -92,7 +92,7 @@ def test_a_damaged_record_is_refused(coordinator: Coordinator) -> None:
     assert coordinator.state() == "Dead"
 
 
-def test_the_generation_after_the_last_number_is_zero() -> None:
+def test_the_generation_wraps_to_zero_after_its_maximum() -> None:
     coordinator = Coordinator(records=stored(GENERATION_MAX))
     member = Member(coordinator, "c")
     member.member_id = "m"
@@ -111,7 +111,7 @@ def test_a_stored_group_without_a_protocol_is_loaded() -> None:
 # -- time
 
 
-def test_a_tick_stops_when_its_batch_is_full_and_goes_on_with_the_next() -> None:
+def test_a_tick_stops_when_its_batch_is_full_and_later_ticks_continue() -> None:
     coordinator = Coordinator(replace(LIMITS, batch_max_bytes=10_000))
     names = [f"group-{index}-{'x' * 200}" for index in range(60)]
     for name in names:
@@ -151,7 +151,7 @@ def test_a_machine_wants_no_tick_before_it_is_loaded(coordinator: Coordinator) -
     assert fresh.deadline_ms is not None
 
 
-# -- what administrators see
+# -- answers to administrators
 
 
 def test_members_are_described_with_their_metadata_only_while_the_group_is_stable(coordinator: Coordinator) -> None:
@@ -168,7 +168,9 @@ def test_members_are_described_with_their_metadata_only_while_the_group_is_stabl
     assert described.members[0][4:] == (b"", b"")
 
 
-def test_a_missing_group_is_reported_by_the_version_that_has_an_error_for_it(coordinator: Coordinator) -> None:
+def test_a_missing_group_is_reported_as_an_error_only_in_request_versions_that_support_it(
+    coordinator: Coordinator,
+) -> None:
     (new,) = coordinator.ask(g.DescribeGroups(("nobody",))).groups
     assert (new.error.name, new.error_message, new.state) == (
         "GROUP_ID_NOT_FOUND",
@@ -199,7 +201,7 @@ def test_groups_are_listed_by_state_and_type(coordinator: Coordinator) -> None:
     assert listed["simple"].protocol_type == ""
 
 
-def test_changes_of_state_are_noted_for_the_log(coordinator: Coordinator) -> None:
+def test_changes_of_a_groups_state_are_reported_as_single_lines_for_the_log(coordinator: Coordinator) -> None:
     member = Member(coordinator, "a\nb")
     coordinator.stable(member)
     assert f"group={GROUP!r} state=Stable generation=1 event=the assignments are known" in coordinator.notes

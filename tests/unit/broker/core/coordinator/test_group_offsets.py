@@ -127,7 +127,7 @@ def test_the_numbers_of_offsets_and_of_groups_are_limited() -> None:
     assert coordinator.commit(one, group="a") == ["NONE"], "an offset that exists may be moved"
 
 
-def test_all_offsets_are_sorted_and_a_missing_group_has_none(coordinator: Coordinator) -> None:
+def test_a_fetch_of_all_offsets_returns_them_sorted_and_none_for_a_missing_group(coordinator: Coordinator) -> None:
     places = [("b", 1), ("a", 9), ("b", 0), ("a", 2)]
     coordinator.commit(*(g.OffsetToCommit(topic, partition, 1) for topic, partition in places))
     assert list(coordinator.offsets()) == sorted(places)
@@ -166,7 +166,9 @@ def test_offsets_of_a_subscribed_topic_are_not_deleted(member: Member) -> None:
     assert coordinator.reload().offsets() == {("sales", 0): 1}
 
 
-def test_metadata_that_is_no_subscription_protects_all_offsets(coordinator: Coordinator) -> None:
+def test_member_metadata_that_is_not_a_subscription_protects_all_offsets_from_deletion(
+    coordinator: Coordinator,
+) -> None:
     member = Member(coordinator, "a")
     member.protocols = (g.MemberProtocol("range", b"\0\0\x7f\xff\xff\xff"),)
     coordinator.stable(member)
@@ -175,7 +177,7 @@ def test_metadata_that_is_no_subscription_protects_all_offsets(coordinator: Coor
     assert answer.results[0].error.name == "GROUP_SUBSCRIBED_TO_TOPIC"
 
 
-def test_offsets_of_a_live_group_that_is_not_of_consumers_are_not_deleted(coordinator: Coordinator) -> None:
+def test_offsets_of_a_group_with_members_of_another_protocol_type_are_not_deleted(coordinator: Coordinator) -> None:
     worker = Member(coordinator, "w")
     worker.protocol_type = "connect"
     coordinator.stable(worker)
@@ -196,7 +198,7 @@ def test_only_a_group_without_members_is_deleted(member: Member) -> None:
         assert each.offsets() == {}
 
 
-def test_a_large_group_is_deleted_in_slices_and_is_dead_meanwhile() -> None:
+def test_a_large_group_is_deleted_in_slices_and_refuses_requests_meanwhile() -> None:
     coordinator = Coordinator(replace(LIMITS, batch_max_bytes=10_000))
     for topic in range(60):
         names = [g.OffsetToCommit(f"topic-{topic}", partition, 1) for partition in range(10)]
@@ -216,7 +218,7 @@ def test_a_large_group_is_deleted_in_slices_and_is_dead_meanwhile() -> None:
     assert coordinator.commit(g.OffsetToCommit("topic-0", 0, 2)) == ["NONE"]
 
 
-def test_a_deletion_goes_on_when_its_client_hangs_up() -> None:
+def test_the_deletion_of_a_group_continues_when_its_client_disconnects() -> None:
     coordinator = Coordinator(replace(LIMITS, batch_max_bytes=10_000))
     for topic in range(60):
         coordinator.commit(*(g.OffsetToCommit(f"topic-{topic}", partition, 1) for partition in range(10)))
@@ -243,7 +245,7 @@ def test_offsets_of_a_deleted_topic_are_deleted_in_slices() -> None:
         assert each.offsets("group-99")["sales", 0] == 9
 
 
-def test_offsets_of_topics_that_were_deleted_while_nobody_coordinated_are_deleted_in_slices() -> None:
+def test_a_new_coordinator_deletes_in_slices_the_offsets_of_topics_deleted_before_its_load() -> None:
     coordinator = Coordinator()
     for group in range(100):
         offsets = [g.OffsetToCommit(topic, index, 1) for topic in ("sales", "other") for index in range(10)]
@@ -259,7 +261,7 @@ def test_offsets_of_topics_that_were_deleted_while_nobody_coordinated_are_delete
         assert left == {"other"}
 
 
-def test_a_coordinator_that_ends_leaves_the_rest_of_a_deletion_to_the_next_one() -> None:
+def test_a_new_coordinator_completes_the_deletion_of_offsets_that_its_predecessor_began() -> None:
     coordinator = Coordinator(replace(LIMITS, batch_max_bytes=10_000))
     for group in range(100):
         coordinator.commit(*(g.OffsetToCommit("sales", index, 1) for index in range(10)), group=f"group-{group}")
@@ -271,7 +273,7 @@ def test_a_coordinator_that_ends_leaves_the_rest_of_a_deletion_to_the_next_one()
     assert after.offsets("group-99") == {}
 
 
-def test_a_commit_that_follows_a_new_topic_is_kept_by_the_search_for_missing_ones() -> None:
+def test_the_search_for_missing_topics_keeps_a_commit_to_a_topic_that_was_created_meanwhile() -> None:
     coordinator = Coordinator()
     coordinator.commit(g.OffsetToCommit("sales", 0, 1), g.OffsetToCommit("other", 0, 1))
     coordinator.cluster.missing.update(("sales", "other"))
@@ -285,14 +287,14 @@ def test_a_commit_that_follows_a_new_topic_is_kept_by_the_search_for_missing_one
 # -- expiry
 
 
-def test_offsets_of_a_live_group_do_not_expire(member: Member) -> None:
+def test_offsets_of_a_subscribed_topic_do_not_expire_while_the_group_has_members(member: Member) -> None:
     member.coordinator.machine.configure(replace(LIMITS, offsets_retention_ms=60_000), member.coordinator.now_ms)
     member.commit(1)
     live(member, 2 * INTERVAL_MS)
     assert member.coordinator.offsets() == {("sales", 0): 1}
 
 
-def test_offsets_of_a_live_group_expire_when_no_member_subscribes_to_the_topic(member: Member) -> None:
+def test_offsets_of_a_group_with_members_expire_when_no_member_subscribes_to_the_topic(member: Member) -> None:
     member.coordinator.machine.configure(replace(LIMITS, offsets_retention_ms=60_000), member.coordinator.now_ms)
     member.commit(1, topic="other")
     member.commit(2)
@@ -364,7 +366,7 @@ def test_an_offset_expires_at_the_end_of_its_retention(coordinator: Coordinator)
     assert coordinator.machine._offsets.count == 0
 
 
-def test_an_offset_with_a_retention_of_its_own_expires_by_it(coordinator: Coordinator) -> None:
+def test_an_offset_with_its_own_retention_time_expires_after_that_time(coordinator: Coordinator) -> None:
     coordinator.commit(g.OffsetToCommit("sales", 0, 1), retention_ms=INTERVAL_MS)
     coordinator.commit(g.OffsetToCommit("sales", 1, 1), retention_ms=2 * RETENTION_MS)
     coordinator.pass_time(2 * INTERVAL_MS)
@@ -375,7 +377,7 @@ def test_an_offset_with_a_retention_of_its_own_expires_by_it(coordinator: Coordi
     assert coordinator.offsets() == {}
 
 
-def test_a_retention_beyond_all_times_lasts_for_ever(coordinator: Coordinator) -> None:
+def test_an_offset_with_the_largest_retention_time_does_not_expire(coordinator: Coordinator) -> None:
     assert coordinator.commit(g.OffsetToCommit("sales", 0, 1), retention_ms=2**63 - 1) == ["NONE"]
     coordinator.pass_time(2 * RETENTION_MS)
     assert coordinator.offsets() == {("sales", 0): 1}
@@ -386,7 +388,7 @@ def may_delete(coordinator: Coordinator, topic: str) -> bool:
     return bool(answer.results[0].error.name == "NONE")
 
 
-def test_a_changed_subscription_protects_other_offsets(member: Member) -> None:
+def test_a_changed_subscription_protects_the_offsets_of_the_new_topics_from_deletion(member: Member) -> None:
     coordinator = member.coordinator
     assert (may_delete(coordinator, "sales"), may_delete(coordinator, "other")) == (False, True)
     member.protocols = (g.MemberProtocol("range", subscription("other")),)
@@ -394,7 +396,9 @@ def test_a_changed_subscription_protects_other_offsets(member: Member) -> None:
     assert (may_delete(coordinator, "sales"), may_delete(coordinator, "other")) == (True, False)
 
 
-def test_the_subscription_of_a_restarted_static_member_protects_other_offsets(coordinator: Coordinator) -> None:
+def test_the_changed_subscription_of_a_restarted_static_member_protects_its_new_topics(
+    coordinator: Coordinator,
+) -> None:
     coordinator.stable(Member(coordinator, "a", instance_id="one"))
     assert (may_delete(coordinator, "sales"), may_delete(coordinator, "other")) == (False, True)
     assert Member(coordinator, "a", ("other",), instance_id="one").join_error() == "NONE"
@@ -415,7 +419,7 @@ def test_the_chosen_protocol_decides_which_offsets_are_protected(coordinator: Co
     assert (may_delete(coordinator, "sales"), may_delete(coordinator, "other")) == (False, True)
 
 
-def test_all_protocols_protect_offsets_until_one_is_chosen(coordinator: Coordinator) -> None:
+def test_the_topics_of_all_protocols_are_protected_until_one_protocol_is_chosen(coordinator: Coordinator) -> None:
     member = Member(coordinator, "a")
     member.protocols = (g.MemberProtocol("sticky", subscription("sales")), g.MemberProtocol("x", subscription("other")))
     member.send_join()
@@ -424,7 +428,7 @@ def test_all_protocols_protect_offsets_until_one_is_chosen(coordinator: Coordina
     assert (may_delete(coordinator, "sales"), may_delete(coordinator, "other")) == (False, True)
 
 
-def test_nothing_expires_during_a_rebalance(member: Member) -> None:
+def test_no_offset_expires_during_a_rebalance(member: Member) -> None:
     coordinator = member.coordinator
     coordinator.machine.configure(replace(LIMITS, offsets_retention_ms=1, expiry_interval_ms=1_000), coordinator.now_ms)
     member.commit(1, topic="other")
@@ -447,7 +451,7 @@ def test_an_empty_group_stays_while_a_member_is_about_to_join(member: Member) ->
     assert coordinator.answers[call].generation == 3
 
 
-# -- bytes
+# -- records
 
 
 def test_damaged_records_are_refused_and_change_nothing() -> None:
@@ -481,7 +485,7 @@ def test_a_record_of_an_unknown_type_is_counted() -> None:
     assert coordinator.machine.unknown_records == 2
 
 
-def test_offsets_of_every_version_expire_by_their_times() -> None:
+def test_the_times_of_an_offset_are_read_with_and_without_an_expiry_time() -> None:
     assert r.offset_times(r.write_offset(r.OffsetValue(1, 1, "m", 77))) == (77, r.NO_TIME)
     assert r.offset_times(r.write_offset(r.OffsetValue(1, 1, "m", 77, 99))) == (77, 99)
 
@@ -500,5 +504,5 @@ def test_offsets_of_every_version_expire_by_their_times() -> None:
         (b"\0\0\0\0\0\1\0\2\xff\xff", None),
     ],
 )
-def test_a_subscription_is_never_trusted(metadata: bytes, topics: set[str] | None) -> None:
+def test_the_topics_of_a_subscription_are_read_unless_it_is_damaged(metadata: bytes, topics: set[str] | None) -> None:
     assert subscribed_topics(metadata) == topics

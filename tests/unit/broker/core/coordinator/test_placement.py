@@ -18,6 +18,6 @@ from broker.core.coordinator.placement import partition_of
         ("caf\u00e9", 3_045_921),
     ],
 )
-def test_the_hash_is_javas(key: str, java_hash: int) -> None:
+def test_a_key_is_placed_by_javas_string_hash_without_its_sign(key: str, java_hash: int) -> None:
     assert partition_of(key, 2**31) == java_hash & 0x7FFFFFFF
     assert partition_of(key, 50) == (java_hash & 0x7FFFFFFF) % 50

@@ -57,12 +57,12 @@ def test_new_members_prolong_the_initial_delay_up_to_the_rebalance_timeout(coord
     assert len(coordinator.describe().members) == 11
 
 
-def test_without_an_initial_delay_the_first_member_is_answered_at_once() -> None:
+def test_the_first_member_is_answered_at_once_without_an_initial_delay() -> None:
     coordinator = Coordinator(replace(LIMITS, initial_rebalance_delay_ms=0))
     assert Member(coordinator, "a").join_error() == "NONE"
 
 
-def test_a_member_without_an_id_is_given_one_and_joins_again_with_it(coordinator: Coordinator) -> None:
+def test_a_member_without_an_id_gets_a_member_id_and_joins_again_with_it(coordinator: Coordinator) -> None:
     member = Member(coordinator, "a")
     request = g.JoinGroup(GROUP, "", None, g.Client("a", "/h"), "consumer", member.protocols, SESSION_MS, REBALANCE_MS)
     answer = coordinator.ask(request)
@@ -72,7 +72,7 @@ def test_a_member_without_an_id_is_given_one_and_joins_again_with_it(coordinator
     assert coordinator.waits(coordinator.send(replace(request, member_id=answer.member_id)))
 
 
-def test_a_client_with_the_longest_name_joins_with_the_id_that_it_is_given(coordinator: Coordinator) -> None:
+def test_a_client_with_the_longest_permitted_client_id_can_join(coordinator: Coordinator) -> None:
     assert coordinator.waits(Member(coordinator, "c" * LIMITS.name_max_bytes).send_join())
 
 
@@ -116,7 +116,7 @@ def test_only_the_leader_learns_the_members(two: tuple[Member, Member]) -> None:
     assert follower.joined.leader == leader.member_id
 
 
-def test_the_protocol_with_most_votes_among_those_that_all_support_is_used(coordinator: Coordinator) -> None:
+def test_the_commonly_supported_protocol_with_the_most_votes_is_used(coordinator: Coordinator) -> None:
     wanted = {"a": ["x", "sticky", "range"], "b": ["range", "sticky"], "c": ["y", "range", "sticky"]}
     members = []
     for name, protocols in wanted.items():
@@ -128,7 +128,7 @@ def test_the_protocol_with_most_votes_among_those_that_all_support_is_used(coord
     assert [each.metadata for each in members[0].joined.members] == [b"range"] * 3
 
 
-def test_of_equal_votes_the_oldest_members_preference_is_used(coordinator: Coordinator) -> None:
+def test_a_tie_between_protocols_is_decided_by_the_preference_of_the_oldest_member(coordinator: Coordinator) -> None:
     first, second = Member(coordinator, "a"), Member(coordinator, "b")
     first.protocols = (g.MemberProtocol("sticky", b""), g.MemberProtocol("range", b""))
     second.protocols = (g.MemberProtocol("range", b""), g.MemberProtocol("sticky", b""))
@@ -177,7 +177,7 @@ def test_a_session_timeout_outside_the_limits_is_refused(coordinator: Coordinato
 
 
 @pytest.mark.parametrize("timeout_ms", [LIMITS.session_timeout_min_ms, LIMITS.session_timeout_max_ms])
-def test_the_limits_of_the_session_timeout_are_permitted(coordinator: Coordinator, timeout_ms: int) -> None:
+def test_a_session_timeout_at_a_limit_is_accepted(coordinator: Coordinator, timeout_ms: int) -> None:
     member = Member(coordinator, "a")
     member.session_timeout_ms = timeout_ms
     assert coordinator.waits(member.send_join())
@@ -331,7 +331,7 @@ def test_a_follower_with_another_subscription_causes_a_rebalance(two: tuple[Memb
     assert sorted(each.metadata for each in leader.joined.members) == [subscription("other"), subscription("sales")]
 
 
-def test_a_lost_answer_to_join_is_repeated_before_the_assignments(coordinator: Coordinator) -> None:
+def test_a_member_that_repeats_its_join_before_the_assignments_gets_the_same_answer(coordinator: Coordinator) -> None:
     leader, follower = Member(coordinator, "a"), Member(coordinator, "b")
     calls = [leader.send_join(), follower.send_join()]
     coordinator.pass_time(2 * DELAY_MS)
@@ -340,7 +340,7 @@ def test_a_lost_answer_to_join_is_repeated_before_the_assignments(coordinator: C
     assert follower.take_join(calls[1]) == follower.join()
 
 
-def test_a_member_that_joins_before_the_assignments_sends_the_others_back(coordinator: Coordinator) -> None:
+def test_a_member_that_joins_before_the_assignments_makes_the_others_rejoin(coordinator: Coordinator) -> None:
     leader, follower = Member(coordinator, "a"), Member(coordinator, "b")
     calls = [leader.send_join(), follower.send_join()]
     coordinator.pass_time(2 * DELAY_MS)
@@ -357,7 +357,7 @@ def test_a_member_that_joins_before_the_assignments_sends_the_others_back(coordi
 # -- assignments
 
 
-def test_each_member_gets_the_assignment_of_the_leader(coordinator: Coordinator) -> None:
+def test_each_member_gets_the_assignment_that_the_leader_sent_for_it(coordinator: Coordinator) -> None:
     leader, follower = Member(coordinator, "a"), Member(coordinator, "b")
     calls = [leader.send_join(), follower.send_join()]
     coordinator.pass_time(2 * DELAY_MS)
@@ -445,7 +445,9 @@ def test_assignments_that_do_not_fit_into_a_record_are_refused() -> None:
         ({"group": "nobody"}, "UNKNOWN_MEMBER_ID"),
     ],
 )
-def test_requests_of_others_are_refused(two: tuple[Member, Member], change: dict[str, Any], error: str) -> None:
+def test_requests_with_a_wrong_generation_member_or_group_are_refused(
+    two: tuple[Member, Member], change: dict[str, Any], error: str
+) -> None:
     leader, _ = two
     ids = (GROUP, leader.member_id, None, leader.generation)
     requests: list[Any] = [
@@ -498,7 +500,7 @@ def test_a_member_that_waits_in_join_does_not_expire(two: tuple[Member, Member])
     assert leader.take_join(call).error.name == "NONE"
 
 
-def test_the_last_member_leaves_an_empty_group_in_the_log(two: tuple[Member, Member]) -> None:
+def test_a_group_whose_last_member_left_is_logged_as_empty(two: tuple[Member, Member]) -> None:
     leader, follower = two
     coordinator = leader.coordinator
     assert follower.leave("done") == "NONE"
@@ -527,7 +529,7 @@ def test_several_members_leave_with_one_rebalance(coordinator: Coordinator) -> N
     ]
 
 
-def test_a_given_out_member_id_may_leave(two: tuple[Member, Member]) -> None:
+def test_an_unused_member_id_that_leaves_no_longer_delays_the_rebalance(two: tuple[Member, Member]) -> None:
     leader, follower = two
     coordinator = leader.coordinator
     request = g.JoinGroup(GROUP, "", None, g.Client("c", "/h"), "consumer", leader.protocols, SESSION_MS, REBALANCE_MS)
@@ -545,13 +547,13 @@ def test_a_member_that_leaves_while_its_join_waits_is_answered(two: tuple[Member
     assert leader.coordinator.answers[call].error.name == "UNKNOWN_MEMBER_ID"
 
 
-def test_leaving_a_group_that_does_not_exist_is_refused_by_member(coordinator: Coordinator) -> None:
+def test_leaving_a_missing_group_is_refused_for_each_member(coordinator: Coordinator) -> None:
     answer = coordinator.ask(g.LeaveGroup("nobody", (g.LeavingMember("m"),)))
     assert answer.error.name == "NONE"
     assert answer.members[0].error.name == "UNKNOWN_MEMBER_ID"
 
 
-# -- clients that hang up
+# -- clients that disconnect
 
 
 def test_a_client_that_disconnected_in_join_counts_as_not_joined(two: tuple[Member, Member]) -> None:
@@ -571,7 +573,9 @@ def test_a_client_that_disconnected_in_join_counts_as_not_joined(two: tuple[Memb
     assert coordinator.answers[call].generation == 1
 
 
-def test_a_new_member_whose_client_disconnected_without_its_id_is_removed(two: tuple[Member, Member]) -> None:
+def test_a_new_member_whose_client_disconnected_before_it_got_its_member_id_is_removed(
+    two: tuple[Member, Member],
+) -> None:
     leader, _ = two
     coordinator = leader.coordinator
     call = Member(coordinator, "c").send_join(needs_member_id=False)
@@ -582,7 +586,7 @@ def test_a_new_member_whose_client_disconnected_without_its_id_is_removed(two: t
     coordinator.hang_up(call)
 
 
-def test_hanging_up_makes_no_record_even_if_the_group_becomes_empty_by_it(coordinator: Coordinator) -> None:
+def test_a_disconnection_writes_no_record_even_if_it_empties_the_group(coordinator: Coordinator) -> None:
     first = Member(coordinator, "a")
     coordinator.stable(first)
     call = Member(coordinator, "b").send_join(needs_member_id=False)
@@ -610,7 +614,7 @@ def test_a_client_that_disconnected_in_sync_keeps_its_session(coordinator: Coord
     assert follower.sync().assignment == b"b"
 
 
-def test_a_repeated_join_answers_the_earlier_one(two: tuple[Member, Member]) -> None:
+def test_a_repeated_join_answers_the_earlier_join_with_rebalance_in_progress(two: tuple[Member, Member]) -> None:
     leader, follower = two
     coordinator = leader.coordinator
     first = leader.send_join()
@@ -634,7 +638,7 @@ def test_a_join_of_a_new_member_that_waits_too_long_is_refused() -> None:
 # -- the history
 
 
-def test_the_history_tells_the_cause_and_the_client_of_each_rebalance(two: tuple[Member, Member]) -> None:
+def test_the_history_names_the_cause_and_the_client_of_each_rebalance(two: tuple[Member, Member]) -> None:
     leader, follower = two
     coordinator = leader.coordinator
     follower.protocols = (g.MemberProtocol("range", subscription("other")),)
@@ -659,7 +663,7 @@ def test_the_history_tells_the_cause_and_the_client_of_each_rebalance(two: tuple
     assert second.started_ms == coordinator.wall_ms - 500
 
 
-def test_the_history_of_a_group_is_bounded_and_reasons_are_cut(coordinator: Coordinator) -> None:
+def test_the_history_of_a_group_and_the_length_of_its_reasons_are_bounded(coordinator: Coordinator) -> None:
     member = Member(coordinator, "a")
     coordinator.stable(member)
     for _ in range(30):

@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets`: Kafka's bytes, all versions, garbage is refused by name."""
+"""Records of `__consumer_offsets`: Kafka's format in all versions, and the refusal of damaged records."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def test_each_version_of_an_offset_is_read(version: int) -> None:
     )
 
 
-def test_values_are_written_in_the_bytes_that_other_tools_read() -> None:
+def test_values_are_written_in_kafkas_format() -> None:
     assert r.write_group(GROUP) == GROUPS[3]
     assert r.write_offset(r.OffsetValue(42, 3, "x", 9)) == OFFSETS[3]
     assert r.write_offset(r.OffsetValue(42, -1, "x", 9, 42)) == OFFSETS[1]
 
 
-def test_keys_have_kafkas_bytes() -> None:
+def test_keys_are_read_and_written_in_kafkas_format() -> None:
     offset, group = r.OffsetKey("g", "t", 2), r.GroupKey("g")
     assert r.write_key(offset) == b"\0\x01\0\x01g\0\x01t\0\0\0\x02"
     assert r.write_key(group) == b"\0\x02\0\x01g"
@@ -75,31 +75,31 @@ def test_a_key_of_an_unknown_type_is_not_decoded() -> None:
 
 
 @pytest.mark.parametrize("data", [*GROUPS.values()])
-def test_a_cut_or_longer_group_is_refused(data: bytes) -> None:
+def test_a_truncated_or_overlong_group_record_is_refused(data: bytes) -> None:
     for bad in (*(data[:size] for size in range(len(data))), data + b"\0"):
         with pytest.raises(BadRecord):
             r.read_group(bad)
 
 
 @pytest.mark.parametrize("other", [MEMBER, replace(MEMBER, member_id="n", instance_id="i")])
-def test_two_members_with_the_same_id_are_refused(other: r.MemberValue) -> None:
+def test_a_group_record_with_two_members_of_the_same_member_or_instance_id_is_refused(other: r.MemberValue) -> None:
     first = replace(MEMBER, instance_id="i")
     with pytest.raises(BadRecord, match="same id"):
         r.read_group(r.write_group(replace(GROUP, members=(first, other))))
 
 
-def test_an_unknown_version_is_refused() -> None:
+def test_an_offset_record_of_an_unknown_version_is_refused() -> None:
     with pytest.raises(BadRecord, match="version 5"):
         r.read_offset(b"\0\x05" + OFFSETS[3][2:])
 
 
-def test_a_name_that_does_not_fit_is_refused() -> None:
+def test_a_group_name_that_does_not_fit_into_a_key_is_refused() -> None:
     with pytest.raises(BadRecord, match="32768"):
         r.write_key(r.GroupKey("g" * 32768))
 
 
 @given(st.binary(max_size=60))
-def test_garbage_raises_nothing_but_its_named_error(data: bytes) -> None:
+def test_arbitrary_bytes_are_read_or_refused_with_bad_record(data: bytes) -> None:
     for read in (r.read_key, r.read_offset, r.read_group):
         try:
             read(data)

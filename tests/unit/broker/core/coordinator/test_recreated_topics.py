@@ -40,7 +40,7 @@ def coordinator() -> Coordinator:
 # -- while no coordinator is loaded
 
 
-def test_a_coordinator_that_loads_after_the_topic_was_recreated_has_none_of_its_offsets(
+def test_a_coordinator_that_loads_after_a_topic_was_recreated_has_no_offsets_of_the_deleted_topic(
     coordinator: Coordinator,
 ) -> None:
     assert coordinator.commit(at(0), at(1), g.OffsetToCommit("other", 0, 9)) == ["NONE"] * 3
@@ -97,7 +97,7 @@ def test_offsets_of_earlier_releases_have_no_topic_id_and_stay(coordinator: Coor
     assert old.offsets() == {("sales", 0): 42}
 
 
-def test_members_of_both_protocols_start_anew_in_a_recreated_topic(coordinator: Coordinator) -> None:
+def test_groups_of_both_protocols_have_no_offsets_in_a_recreated_topic(coordinator: Coordinator) -> None:
     classic = Member(coordinator, "a", group="classic")
     coordinator.stable(classic)
     assert classic.commit(42) == "NONE"
@@ -112,7 +112,9 @@ def test_members_of_both_protocols_start_anew_in_a_recreated_topic(coordinator: 
 # -- transactions
 
 
-def test_a_pending_offset_of_the_deleted_topic_is_not_one_of_the_recreated_topic(coordinator: Coordinator) -> None:
+def test_a_pending_offset_of_the_deleted_topic_is_not_committed_to_the_recreated_topic(
+    coordinator: Coordinator,
+) -> None:
     assert commit_in_transaction(coordinator, at(0)) == "NONE"
     coordinator.cluster.recreate("sales")
     after = coordinator.reload()
@@ -134,7 +136,7 @@ def test_an_offset_of_the_recreated_topic_survives_the_end_of_an_older_transacti
     assert after.offsets() == {("sales", 0): 5}
 
 
-def test_an_offset_of_a_transaction_in_the_recreated_topic_counts(coordinator: Coordinator) -> None:
+def test_a_transactional_offset_of_the_recreated_topic_is_committed(coordinator: Coordinator) -> None:
     coordinator.commit(at(0))
     coordinator.cluster.recreate("sales")
     after = coordinator.reload()
@@ -201,7 +203,7 @@ def test_a_fetch_by_the_id_of_the_deleted_topic_gets_no_offset_of_the_recreated_
 # -- records
 
 
-def test_the_id_of_a_topic_is_in_the_field_that_kafka_has_for_it() -> None:
+def test_the_topic_id_is_stored_in_kafkas_field_of_an_offset_record() -> None:
     value = r.OffsetValue(42, 3, "", 9, topic_id=UUID(int=5))
     written = r.write_offset(value)
     assert written == b"".join(
@@ -219,13 +221,13 @@ def test_the_id_of_a_topic_is_in_the_field_that_kafka_has_for_it() -> None:
     assert r.offset_times(with_text) == (9, r.NO_TIME)
 
 
-def test_an_offset_with_an_expiry_time_of_its_own_has_no_room_for_a_topic_id() -> None:
+def test_an_offset_with_its_own_expiry_time_is_stored_without_a_topic_id() -> None:
     written = r.write_offset(r.OffsetValue(42, 3, "", 9, 99, UUID(int=5)))
     assert r.read_offset(written) == r.OffsetValue(42, -1, "", 9, 99)
     assert not r.is_of_other_topic(written, UUID(int=6))
 
 
-def test_each_slice_asks_about_topics_again(coordinator: Coordinator) -> None:
+def test_a_later_search_checks_again_whether_a_topic_exists(coordinator: Coordinator) -> None:
     coordinator.commit(at(0))
     after = coordinator.reload()
     after.pass_time(1)

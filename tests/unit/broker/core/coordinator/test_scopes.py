@@ -1,4 +1,4 @@
-"""Transaction scopes: runs and owners, ends decided by one record, and what a later coordinator continues."""
+"""Transaction scopes: runs and owners, ends decided by one record, and work that a later coordinator continues."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def decisions(rig: ScopeRig) -> dict[str, bool]:
     return {effect.transactional_id: effect.is_commit for effect in rig.effects}
 
 
-def test_a_closed_machine_is_in_no_cycle(rig: ScopeRig) -> None:
+def test_a_closed_machine_is_freed_without_garbage_collection(rig: ScopeRig) -> None:
     epoch = rig.open()
     rig.end(epoch, 1, rig.staged(epoch, "a", T0))
     rig.machine.close()
@@ -55,7 +55,7 @@ def test_a_closed_machine_is_in_no_cycle(rig: ScopeRig) -> None:
     gc.disable()
     try:
         del rig.machine
-        assert machine() is None, "it refers to all transactional ids"
+        assert machine() is None, "the machine refers to all transactional ids"
     finally:
         gc.enable()
 
@@ -110,7 +110,7 @@ def test_an_end_whose_sequence_is_not_greater_succeeds_and_changes_nothing(rig: 
     assert (len(rig.log), rig.effects, rig.state_of(winner)) == (before, [], "Ongoing")
 
 
-def test_a_repeated_end_is_answered_as_unchanged_also_before_it_is_complete(rig: ScopeRig) -> None:
+def test_a_repeated_end_is_reported_as_unchanged_even_before_the_first_end_is_complete(rig: ScopeRig) -> None:
     epoch = rig.open()
     winner = rig.staged(epoch, "a", T0)
     assert rig.end(epoch, 1, winner).changed
@@ -121,7 +121,7 @@ def test_a_repeated_end_is_answered_as_unchanged_also_before_it_is_complete(rig:
     assert rig.end(epoch, 2).changed
 
 
-def test_a_producer_that_wrote_nothing_can_win_or_lose(rig: ScopeRig) -> None:
+def test_a_producer_without_records_may_be_a_winner_or_a_loser_of_an_end(rig: ScopeRig) -> None:
     epoch = rig.open()
     winner = rig.staged(epoch, "a")
     rig.staged(epoch, "b")
@@ -146,7 +146,7 @@ def test_a_producer_that_begins_while_the_scope_ends_is_not_affected(rig: ScopeR
 
 
 @pytest.mark.parametrize("case", ["unknown", "epoch", "replaced", "aborted", "slash"])
-def test_an_end_with_a_winner_that_is_no_producer_any_more_changes_nothing(rig: ScopeRig, case: str) -> None:
+def test_an_end_that_names_an_invalid_winner_is_refused_and_changes_nothing(rig: ScopeRig, case: str) -> None:
     epoch = rig.open()
     good, bad = rig.staged(epoch, "a", T0), rig.staged(epoch, "b", T0)
     match case:
@@ -170,7 +170,7 @@ def test_an_end_with_a_winner_that_is_no_producer_any_more_changes_nothing(rig: 
     assert (len(rig.log), rig.state_of(good), rig.described().sequence) == (before, "Ongoing", -1)
 
 
-def test_an_end_names_bad_arguments(rig: ScopeRig) -> None:
+def test_an_end_with_invalid_arguments_is_refused(rig: ScopeRig) -> None:
     epoch = rig.open()
     winner = rig.staged(epoch, "a", T0)
     assert rig.end(epoch, -1).error is KafkaCode.INVALID_REQUEST
@@ -183,7 +183,7 @@ def test_an_end_names_bad_arguments(rig: ScopeRig) -> None:
 # -- runs and owners
 
 
-def test_a_newer_run_aborts_the_producers_of_the_older_one_and_fences_it(rig: ScopeRig) -> None:
+def test_a_newer_run_aborts_the_producers_of_the_older_run_and_fences_that_run(rig: ScopeRig) -> None:
     old = rig.open("run-1")
     rig.end(old, 4)
     staged = rig.staged(old, "a", T0)
@@ -192,7 +192,7 @@ def test_a_newer_run_aborts_the_producers_of_the_older_one_and_fences_it(rig: Sc
     assert new.epoch > old
     assert decisions(rig) == {A: False}
     assert rig.end(old, 5, staged).error is KafkaCode.PRODUCER_FENCED
-    assert rig.end(old, 4).error is KafkaCode.PRODUCER_FENCED  # also where nothing would change
+    assert rig.end(old, 4).error is KafkaCode.PRODUCER_FENCED  # even if the end would change nothing
     assert rig.begin(old, "b").error is KafkaCode.PRODUCER_FENCED
     assert rig.abort(old) is KafkaCode.PRODUCER_FENCED
     assert rig.add(staged, T1) == [KafkaCode.PRODUCER_FENCED]
@@ -200,7 +200,7 @@ def test_a_newer_run_aborts_the_producers_of_the_older_one_and_fences_it(rig: Sc
     assert rig.end(new.epoch, 5, rig.staged(new.epoch, "a", T0)).changed
 
 
-def test_the_same_run_gets_the_same_answer_and_changes_nothing(rig: ScopeRig) -> None:
+def test_a_repeated_initialization_of_a_run_gets_the_same_epoch_and_changes_nothing(rig: ScopeRig) -> None:
     epoch = rig.open()
     staged = rig.staged(epoch, "a", T0)
     before = len(rig.log)
@@ -209,7 +209,7 @@ def test_the_same_run_gets_the_same_answer_and_changes_nothing(rig: ScopeRig) ->
     assert rig.state_of(staged) == "Ongoing"
 
 
-def test_a_stranger_is_refused_and_learns_the_owner(rig: ScopeRig) -> None:
+def test_another_owner_is_refused_with_the_name_of_the_current_owner(rig: ScopeRig) -> None:
     epoch = rig.open()
     rig.end(epoch, 9)
     staged = rig.staged(epoch, "a", T0)
@@ -221,7 +221,7 @@ def test_a_stranger_is_refused_and_learns_the_owner(rig: ScopeRig) -> None:
     assert rig.end(epoch, 10, staged).changed
 
 
-def test_a_reset_takes_a_scope_over_and_forgets_its_sequence(rig: ScopeRig) -> None:
+def test_a_reset_gives_a_scope_to_another_owner_and_clears_its_sequence(rig: ScopeRig) -> None:
     epoch = rig.open()
     rig.end(epoch, 9)
     rig.staged(epoch, "a", T0)
@@ -237,7 +237,9 @@ def test_a_reset_takes_a_scope_over_and_forgets_its_sequence(rig: ScopeRig) -> N
 
 @pytest.mark.parametrize("fails_over", [False, True])
 @pytest.mark.parametrize("reset", [False, True])
-def test_a_late_duplicate_of_a_replaced_run_changes_nothing(rig: ScopeRig, reset: bool, fails_over: bool) -> None:
+def test_a_late_initialization_of_a_replaced_run_is_refused_and_changes_nothing(
+    rig: ScopeRig, reset: bool, fails_over: bool
+) -> None:
     """The connection of the first driver was cut, and delivers its request again after the second one has worked."""
     rig.init("run-1", reset=reset)
     epoch = rig.open("run-2")
@@ -254,7 +256,7 @@ def test_a_late_duplicate_of_a_replaced_run_changes_nothing(rig: ScopeRig, reset
     assert rig.end(epoch, 6, staged).changed
 
 
-def test_a_late_duplicate_of_an_owner_that_was_replaced_does_not_take_the_scope_back(rig: ScopeRig) -> None:
+def test_a_late_reset_by_a_replaced_owner_does_not_take_the_scope_back(rig: ScopeRig) -> None:
     rig.init("run-1", reset=True)
     assert rig.init("run-1", owner="query-2", reset=True).owner == "query-2"  # another owner has its own names
     assert rig.init("run-1", reset=True).error is KafkaCode.PRODUCER_FENCED
@@ -262,7 +264,7 @@ def test_a_late_duplicate_of_an_owner_that_was_replaced_does_not_take_the_scope_
     assert rig.init("run-2", reset=True).owner == "query-1"
 
 
-def test_a_late_duplicate_from_before_a_deletion_does_not_fence_the_next_run(rig: ScopeRig) -> None:
+def test_a_late_initialization_from_before_a_deletion_does_not_fence_the_next_run(rig: ScopeRig) -> None:
     assert rig.abort(rig.open("run-1"), close=True) is KafkaCode.NONE
     epoch = rig.open("run-2")
     assert rig.init("run-1", reset=True).error is KafkaCode.PRODUCER_FENCED
@@ -279,7 +281,7 @@ def test_the_number_of_replaced_runs_that_are_known_is_bounded() -> None:
     assert rig.init("run-0").error is KafkaCode.NONE
 
 
-def test_the_epoch_rises_over_a_deletion_although_the_wall_clock_does_not(rig: ScopeRig) -> None:
+def test_the_epoch_of_a_recreated_scope_is_higher_even_if_the_wall_clock_went_back(rig: ScopeRig) -> None:
     old = rig.open("run-1")
     assert rig.abort(old, close=True) is KafkaCode.NONE
     rig.fail_over()
@@ -290,8 +292,8 @@ def test_the_epoch_rises_over_a_deletion_although_the_wall_clock_does_not(rig: S
     assert rig.end(new, 0, staged).changed
 
 
-def test_a_late_duplicate_of_an_abort_costs_work_but_shows_no_part_of_it(rig: ScopeRig) -> None:
-    """It is like the timeout of a producer: the end names a winner that was aborted, and is refused as a whole."""
+def test_a_late_duplicate_of_an_abort_makes_the_next_end_fail_as_a_whole(rig: ScopeRig) -> None:
+    """As after the timeout of a producer, the end names a winner that was aborted, and is refused as a whole."""
     epoch = rig.open()
     rig.staged(epoch, "a", T0)
     assert rig.abort(epoch) is KafkaCode.NONE
@@ -305,7 +307,7 @@ def test_a_late_duplicate_of_an_abort_costs_work_but_shows_no_part_of_it(rig: Sc
     assert set(rig.decided.values()) == {False, True}
 
 
-def test_a_late_duplicate_of_a_begin_costs_the_work_of_its_producer_only(rig: ScopeRig) -> None:
+def test_a_late_duplicate_of_a_begin_aborts_the_transaction_of_its_producer(rig: ScopeRig) -> None:
     epoch = rig.open()
     winner = rig.staged(epoch, "a", T0)
     assert rig.begin(epoch, "a").error is KafkaCode.CONCURRENT_TRANSACTIONS  # the duplicate
@@ -314,7 +316,7 @@ def test_a_late_duplicate_of_a_begin_costs_the_work_of_its_producer_only(rig: Sc
     assert rig.end(epoch, 1, rig.staged(epoch, "a", T0)).changed
 
 
-def test_a_scope_whose_tombstone_was_lost_shows_its_old_sequence(rig: ScopeRig) -> None:
+def test_a_deleted_scope_whose_tombstone_was_lost_reports_its_old_sequence(rig: ScopeRig) -> None:
     """The replica was down for longer than delete.retention.ms, so its log still has the scope that was deleted."""
     epoch = rig.open("run-1")
     rig.end(epoch, 7)
@@ -325,7 +327,7 @@ def test_a_scope_whose_tombstone_was_lost_shows_its_old_sequence(rig: ScopeRig) 
     assert rig.init("run-3", reset=True).sequence == -1
 
 
-def test_a_run_waits_until_the_end_of_the_run_before_is_complete(rig: ScopeRig) -> None:
+def test_a_new_run_waits_until_the_pending_end_of_the_previous_run_is_complete(rig: ScopeRig) -> None:
     epoch = rig.open()
     rig.end(epoch, 1, rig.staged(epoch, "a", T0))
     assert rig.init("run-2").error is KafkaCode.CONCURRENT_TRANSACTIONS
@@ -336,7 +338,7 @@ def test_a_run_waits_until_the_end_of_the_run_before_is_complete(rig: ScopeRig) 
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 250, "a\nb"])
-def test_names_of_scope_owner_and_run_are_checked(rig: ScopeRig, bad: str) -> None:
+def test_invalid_names_of_scope_owner_and_run_are_refused(rig: ScopeRig, bad: str) -> None:
     for found in (rig.init(scope=bad), rig.init(owner=bad), rig.init(run=bad)):
         assert found.error is KafkaCode.INVALID_REQUEST
     assert rig.log == []
@@ -355,7 +357,7 @@ def test_ordinary_requests_neither_begin_nor_commit_a_producer_of_a_scope(rig: S
     assert rig.effects == []
 
 
-def test_an_ordinary_id_with_slashes_is_not_one_of_a_scope(rig: ScopeRig) -> None:
+def test_an_ordinary_transactional_id_with_a_slash_does_not_belong_to_a_scope(rig: ScopeRig) -> None:
     assert rig.ask(InitProducer("job/a", 10_000, fresh_id=1)).error is KafkaCode.NONE
     epoch = rig.open()
     rig.staged(epoch, "a", T0)
@@ -363,7 +365,7 @@ def test_an_ordinary_id_with_slashes_is_not_one_of_a_scope(rig: ScopeRig) -> Non
     assert rig.states()["job/a"] == "Empty"
 
 
-def test_a_producer_may_abort_itself_and_is_deleted(rig: ScopeRig) -> None:
+def test_a_producer_of_a_scope_may_abort_its_transaction_and_is_then_deleted(rig: ScopeRig) -> None:
     epoch = rig.open()
     staged = rig.staged(epoch, "a", T0)
     assert rig.end_one(staged, commit=False) is KafkaCode.NONE
@@ -397,7 +399,7 @@ def test_a_producer_that_begins_again_fences_its_predecessor(rig: ScopeRig) -> N
     assert rig.begin(epoch, "a").error is KafkaCode.NONE
 
 
-def test_a_producer_id_is_used_again_above_the_epoch_of_its_markers(rig: ScopeRig) -> None:
+def test_a_reused_producer_id_starts_above_the_epoch_of_its_last_markers(rig: ScopeRig) -> None:
     epoch = rig.open()
     first = rig.staged(epoch, "a", T0)
     rig.end(epoch, 1, first)
@@ -422,9 +424,10 @@ def test_a_coordinator_remembers_only_producers_that_exist(rig: ScopeRig) -> Non
 
 
 class Outage(NamedTuple):
-    """A producer was deleted, and another one has begun with its id.  epoch: of the scope.
+    """A producer was deleted, and another one has begun with its id.
 
-    log: that of a replica that was down for longer than delete.retention.ms, so it lacks the deletion.
+    epoch: the epoch of the scope.
+    log: the log of a replica that was down for longer than delete.retention.ms, so that it lacks the deletion.
     """
 
     epoch: int
@@ -447,8 +450,10 @@ def outage(rig: ScopeRig, request: pytest.FixtureRequest) -> Outage:
     return Outage(epoch, rig.log[:missed] + rig.log[fetched:], deleted, current)
 
 
-def test_a_deleted_producer_whose_id_another_one_has_is_deleted_again(rig: ScopeRig, outage: Outage) -> None:
-    """It needs no markers.  The leader of T0 must learn that the other producer has an open transaction."""
+def test_a_deleted_producer_in_a_stale_log_is_deleted_again_if_another_producer_has_its_id(
+    rig: ScopeRig, outage: Outage
+) -> None:
+    """It needs no markers.  The leader of T0 must learn that the other producer's transaction is still open."""
     epoch, log, deleted, current = outage
     rig.fail_over(log)
     assert [each.producer for each in rig.described().producers] == [current.producer]
@@ -459,7 +464,7 @@ def test_a_deleted_producer_whose_id_another_one_has_is_deleted_again(rig: Scope
     assert rig.end(epoch, 1, current).changed
 
 
-def test_a_scope_opens_again_although_its_end_has_decided_a_deleted_producer(rig: ScopeRig, outage: Outage) -> None:
+def test_a_scope_completes_its_end_although_a_stale_log_shows_a_deleted_producer(rig: ScopeRig, outage: Outage) -> None:
     rig.end(outage.epoch, 1, outage.current)
     rig.fail_over([*outage.log, rig.log[-1]])
     assert decisions(rig) == {B: True}
@@ -467,8 +472,8 @@ def test_a_scope_opens_again_although_its_end_has_decided_a_deleted_producer(rig
     assert rig.described().state == "Open"
 
 
-def test_a_deleted_producer_that_the_log_shows_gives_its_id_to_no_other(rig: ScopeRig, outage: Outage) -> None:
-    """All records of the other producer with its id were compacted."""
+def test_the_id_of_a_deleted_producer_in_a_stale_log_is_not_reused(rig: ScopeRig, outage: Outage) -> None:
+    """Compaction has removed all records of the other producer with this id."""
     epoch, log, deleted, current = outage
     rig.fail_over([record for record in log if read_transaction_key(record.key) != B])
     assert [each.producer for each in rig.described().producers] == [deleted.producer]
@@ -481,7 +486,7 @@ def test_a_deleted_producer_that_the_log_shows_gives_its_id_to_no_other(rig: Sco
 
 
 def test_a_producer_that_begins_again_at_a_later_coordinator_gets_another_id(rig: ScopeRig) -> None:
-    """The log may lack later records of the former producer, so its next epoch may have been given already."""
+    """The log may lack later records of the former producer, so its next epoch may already be in use."""
     epoch = rig.open()
     old = rig.staged(epoch, "a")
     rig.fail_over(list(rig.log))
@@ -528,14 +533,16 @@ def test_the_number_of_producers_and_scopes_is_bounded(rig: ScopeRig) -> None:
         ("a", 60_001, KafkaCode.INVALID_TRANSACTION_TIMEOUT),
     ],
 )
-def test_a_producer_names_bad_arguments(rig: ScopeRig, attempt: str, timeout_ms: int, error: KafkaCode) -> None:
+def test_a_begin_with_invalid_arguments_is_refused_and_writes_no_record(
+    rig: ScopeRig, attempt: str, timeout_ms: int, error: KafkaCode
+) -> None:
     epoch = rig.open()
     before = len(rig.log)
     assert rig.begin(epoch, attempt, timeout_ms).error is error
     assert len(rig.log) == before
 
 
-def test_a_producer_needs_its_scope_and_the_present_epoch(rig: ScopeRig) -> None:
+def test_a_begin_without_an_existing_scope_or_with_a_wrong_epoch_is_refused(rig: ScopeRig) -> None:
     assert rig.ask(InitScopeProducer(SCOPE, 0, "a", 1_000)).error is KafkaCode.RESOURCE_NOT_FOUND
     epoch = rig.open()
     assert rig.begin(epoch + 1, "a").error is KafkaCode.INVALID_PRODUCER_EPOCH
@@ -573,7 +580,7 @@ def test_a_closed_scope_is_deleted_once_its_producers_are_complete(rig: ScopeRig
     assert rig.end(epoch, 1).error is KafkaCode.PRODUCER_FENCED
 
 
-def test_producers_whose_driver_died_are_aborted_when_their_time_is_up(rig: ScopeRig) -> None:
+def test_a_producer_of_a_scope_is_aborted_at_its_timeout(rig: ScopeRig) -> None:
     epoch = rig.open()
     staged = rig.staged(epoch, "a", T0)
     rig.pass_time(9_999)
@@ -586,7 +593,7 @@ def test_producers_whose_driver_died_are_aborted_when_their_time_is_up(rig: Scop
     assert rig.end(epoch, 1, staged).error is KafkaCode.INVALID_TXN_STATE
 
 
-def test_a_scope_that_never_ended_expires_like_a_transactional_id_and_others_much_later(rig: ScopeRig) -> None:
+def test_a_scope_without_an_end_expires_like_a_transactional_id_and_other_scopes_much_later(rig: ScopeRig) -> None:
     rig.open()
     rig.end(rig.open(scope="ended"), 1, scope="ended")
     rig.pass_time(1_020_000)

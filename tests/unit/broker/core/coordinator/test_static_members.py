@@ -1,4 +1,4 @@
-"""Static members: a process that restarts takes its name and its assignment over."""
+"""Static members: a restarted process takes over the instance id and the assignment of its predecessor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def two(coordinator: Coordinator) -> tuple[Member, Member]:
 
 
 def restarted(member: Member) -> Member:
-    """Return the process that replaces this one under the same name."""
+    """Return the process that replaces this one under the same instance id."""
     return Member(member.coordinator, member.client_id, instance_id=member.instance_id)
 
 
@@ -53,7 +53,7 @@ def test_a_restarted_follower_takes_over_without_a_rebalance(two: tuple[Member, 
     assert leader.heartbeat() == "NONE"
 
 
-def test_a_member_without_a_name_never_replaces_one_with_an_empty_name(coordinator: Coordinator) -> None:
+def test_a_member_without_an_instance_id_never_replaces_one_with_an_empty_instance_id(coordinator: Coordinator) -> None:
     unnamed = Member(coordinator, "a", instance_id="")
     coordinator.stable(unnamed)
     leave = g.LeaveGroup(GROUP, (g.LeavingMember("", None),))
@@ -136,7 +136,7 @@ def test_another_subscription_of_a_restarted_member_is_stored_without_a_rebalanc
     assert described == {"one": subscription("sales"), "two": subscription("other")}
 
 
-def test_a_replacement_that_does_not_fit_beside_the_assignments_begins_a_rebalance() -> None:
+def test_a_replacement_whose_metadata_exceeds_the_group_record_begins_a_rebalance() -> None:
     limits = replace(LIMITS, batch_max_bytes=20_000, initial_rebalance_delay_ms=0)
     coordinator = Coordinator(limits)
 
@@ -163,7 +163,7 @@ def test_a_replacement_that_does_not_fit_beside_the_assignments_begins_a_rebalan
     assert again.join().generation == 2, "this one fits"
 
 
-def test_calls_of_the_process_that_was_replaced_are_answered(coordinator: Coordinator) -> None:
+def test_the_waiting_join_of_a_replaced_process_is_answered_as_fenced(coordinator: Coordinator) -> None:
     member = Member(coordinator, "a", instance_id="one")
     first = member.send_join()
     after = restarted(member)
@@ -201,7 +201,7 @@ def test_a_static_member_stays_through_a_rebalance_that_it_misses(two: tuple[Mem
     waiting = follower.send_sync()
     leader.sync()
     assert not coordinator.waits(waiting)
-    # The follower's process restarts now.  Meanwhile the leader has the group rebalanced.
+    # The follower's process restarts now.  Meanwhile the leader begins a rebalance.
     calls = [leader.send_join()]
     while coordinator.waits(calls[-1]):
         coordinator.pass_time(SESSION_MS // 2)
@@ -240,7 +240,7 @@ def test_a_rebalance_that_nobody_joins_waits_for_the_static_members(coordinator:
     assert leader.take_join(call).generation == 2
 
 
-def test_an_administrator_removes_a_static_member_by_its_name(two: tuple[Member, Member]) -> None:
+def test_an_administrator_removes_a_static_member_by_its_instance_id(two: tuple[Member, Member]) -> None:
     leader, follower = two
     answer = leader.coordinator.ask(g.LeaveGroup(GROUP, (g.LeavingMember("", "two", "moved"),)))
     assert answer.members == (g.LeftMember("", "two", answer.error),)
@@ -249,7 +249,7 @@ def test_an_administrator_removes_a_static_member_by_its_name(two: tuple[Member,
 
 
 @pytest.mark.parametrize("leaves_first", [False, True])
-def test_the_live_process_is_not_fenced_by_a_change_of_the_coordinator_in_a_rebalance(
+def test_a_change_of_the_coordinator_during_a_rebalance_does_not_fence_the_latest_process(
     two: tuple[Member, Member], leaves_first: bool
 ) -> None:
     """The record of the last stable generation also names the latest process."""

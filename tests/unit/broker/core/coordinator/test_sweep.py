@@ -1,4 +1,4 @@
-"""Searches for offsets to delete: their slices, their batches, and their end."""
+"""Searches for offsets to delete: their slices, their batches, and the close of the machine."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_search_reaches_each_offset_of_a_large_group(why: str) -> None:
 
 
 @pytest.mark.parametrize("per_group", [10, OFFSETS_PER_SLICE_MAX])
-def test_a_slice_is_limited_although_all_offsets_stay(per_group: int) -> None:
+def test_a_search_that_deletes_no_offset_is_still_split_into_slices(per_group: int) -> None:
     count = 2 * OFFSETS_PER_SLICE_MAX + 2 * OFFSETS_AT_ONCE_MAX
     records = [offset(f"g{number // per_group}", "sales", number % per_group) for number in range(count)]
     coordinator = Coordinator(records=records, cluster=Wide())
@@ -95,7 +95,7 @@ def test_a_slice_is_limited_although_all_offsets_stay(per_group: int) -> None:
     assert coordinator.machine._offsets.count == count
 
 
-def test_deletions_of_one_group_stay_within_their_batches() -> None:
+def test_deletions_of_one_group_stay_within_the_batch_size() -> None:
     coordinator = loaded([offset(LONG, "sales", number) for number in range(OFFSETS_AT_ONCE_MAX)], SMALL)
     coordinator.cluster.missing.add("sales")
     steps = [coordinator.delete_topics(["sales"])]
@@ -118,7 +118,7 @@ def test_an_offset_that_was_deleted_meanwhile_gets_no_second_tombstone() -> None
 
 
 @pytest.mark.parametrize("is_searching", [True, False])
-def test_a_closed_machine_is_in_no_cycle(is_searching: bool) -> None:
+def test_the_sweeper_of_a_closed_machine_is_freed_without_garbage_collection(is_searching: bool) -> None:
     machine = GroupMachine(LIMITS, Wide(), Random(0), lambda: WALL_MS)
     replay_log(machine, [offset("g", "sales", number) for number in range(2 * OFFSETS_PER_SLICE_MAX)])
     machine.loaded(1)
@@ -132,6 +132,6 @@ def test_a_closed_machine_is_in_no_cycle(is_searching: bool) -> None:
     gc.disable()
     try:
         del machine
-        assert sweeper() is None, "it refers to all offsets"
+        assert sweeper() is None, "the sweeper refers to all offsets"
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""The coordinator of transactions: producers, decisions, timeouts, and what a later coordinator continues."""
+"""The coordinator of transactions: producers, decisions, timeouts, and work that a later coordinator continues."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_a_transaction_is_aborted_when_its_time_is_up(rig: Rig) -> None:
     assert rig.end(producer) is KafkaCode.PRODUCER_FENCED
 
 
-def test_the_time_of_a_transaction_continues_with_a_later_coordinator(rig: Rig) -> None:
+def test_the_timeout_of_a_transaction_continues_at_a_later_coordinator(rig: Rig) -> None:
     rig.add(rig.begin(), T0)
     rig.pass_time(6_000)
     rig.fail_over()
@@ -217,7 +217,7 @@ def test_the_time_of_a_transaction_continues_with_a_later_coordinator(rig: Rig) 
     assert len(rig.effects) == 1
 
 
-def test_a_shorter_time_out_counts_after_a_longer_one(rig: Rig) -> None:
+def test_a_shorter_timeout_of_a_new_producer_replaces_a_longer_one(rig: Rig) -> None:
     producer = rig.init(timeout_ms=50_000).producer
     rig.add(producer, T0)
     rig.end(producer)
@@ -227,7 +227,7 @@ def test_a_shorter_time_out_counts_after_a_longer_one(rig: Rig) -> None:
     assert rig.state == "PrepareAbort"
 
 
-def test_a_late_report_of_markers_completes_nothing(rig: Rig) -> None:
+def test_a_late_report_of_markers_does_not_complete_the_next_transaction(rig: Rig) -> None:
     producer = rig.begin()
     rig.add(producer, T0)
     rig.end(producer)
@@ -251,7 +251,7 @@ def test_only_partitions_of_the_open_transaction_are_confirmed(rig: Rig) -> None
     assert rig.add(producer, T0, verify=True) == [KafkaCode.TRANSACTION_ABORTABLE]
 
 
-def test_an_unknown_partition_refuses_the_whole_addition(rig: Rig) -> None:
+def test_adding_partitions_is_refused_as_a_whole_if_one_of_them_is_unknown(rig: Rig) -> None:
     producer = rig.begin()
     rig.missing = {T1}
     refused = [KafkaCode.OPERATION_NOT_ATTEMPTED, KafkaCode.UNKNOWN_TOPIC_OR_PARTITION]
@@ -267,7 +267,7 @@ def test_adding_the_same_partitions_again_writes_nothing(rig: Rig) -> None:
     assert len(rig.log) == size
 
 
-def test_bad_producers_are_refused_and_change_nothing(rig: Rig) -> None:
+def test_requests_with_a_wrong_producer_or_timeout_are_refused_and_write_no_record(rig: Rig) -> None:
     producer = rig.begin()
     size = len(rig.log)
     assert rig.add((producer[0] + 1, 0), T0) == [KafkaCode.INVALID_PRODUCER_ID_MAPPING]
@@ -280,14 +280,14 @@ def test_bad_producers_are_refused_and_change_nothing(rig: Rig) -> None:
     assert len(rig.log) == size
 
 
-def test_a_producer_that_lost_its_answer_gets_it_again(rig: Rig) -> None:
+def test_a_producer_that_repeats_its_initialization_gets_the_same_epoch(rig: Rig) -> None:
     producer = rig.begin()
     bumped = rig.init(producer=producer)
     assert bumped.producer == (producer[0], producer[1] + 1)
     assert rig.init(producer=producer).producer == bumped.producer
 
 
-def test_a_producer_does_not_get_the_epoch_of_the_one_that_fenced_it(rig: Rig) -> None:
+def test_a_producer_does_not_get_the_epoch_of_the_producer_that_fenced_it(rig: Rig) -> None:
     """Both would write with the same epoch, and neither would be fenced."""
     old = rig.begin()
     rig.begin()
@@ -307,7 +307,7 @@ def test_an_exhausted_epoch_is_followed_by_another_producer_id(rig: Rig) -> None
     assert following[1] == 0
 
 
-def test_unused_ids_expire(rig: Rig) -> None:
+def test_unused_transactional_ids_expire(rig: Rig) -> None:
     rig.begin()
     rig.pass_time(LIMITS.expiration_ms)
     assert rig.state == "Empty"
@@ -316,21 +316,21 @@ def test_unused_ids_expire(rig: Rig) -> None:
     assert rig.log[-1].value is None
 
 
-def test_a_jump_of_the_wall_clock_expires_no_id(rig: Rig) -> None:
+def test_a_jump_of_the_wall_clock_expires_no_transactional_id(rig: Rig) -> None:
     rig.begin()
     rig.jump = 10 * LIMITS.expiration_ms
     rig.pass_time(2 * LIMITS.sweep_interval_ms)
     assert rig.state == "Empty"
 
 
-def test_an_open_transaction_does_not_expire() -> None:
+def test_a_transactional_id_with_an_open_transaction_does_not_expire() -> None:
     rig = Rig(TransactionLimits(timeout_max_ms=10**9, expiration_ms=1_000, sweep_interval_ms=1_000))
     rig.add(rig.init(timeout_ms=10**9).producer, T0)
     rig.pass_time(10_000)
     assert rig.state == "Ongoing"
 
 
-def test_too_many_ids_or_partitions_are_refused() -> None:
+def test_too_many_transactional_ids_or_partitions_are_refused() -> None:
     rig = Rig(TransactionLimits(ids_max=1, partitions_max=1))
     producer = rig.begin()
     assert rig.ask(InitProducer("other", 1_000, fresh_id=5)).error is KafkaCode.POLICY_VIOLATION

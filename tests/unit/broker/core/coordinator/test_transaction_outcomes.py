@@ -31,7 +31,9 @@ def test_a_transaction_is_open_while_its_partition_waits_for_the_marker(rig: New
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_last_outcome_of_a_newer_client_is_known(rig: Newer, commit: bool) -> None:
+def test_the_outcome_of_a_newer_clients_last_transaction_is_known_until_the_next_one_begins(
+    rig: Newer, commit: bool
+) -> None:
     producer = rig.begin()
     rig.add(producer, T0)
     following = rig.ended(producer, commit=commit)
@@ -40,7 +42,7 @@ def test_the_last_outcome_of_a_newer_client_is_known(rig: Newer, commit: bool) -
     assert outcome(rig, producer) is Outcome.ABORTED, "the coordinator no longer knows the outcome"
 
 
-def test_a_transaction_before_the_current_one_is_not_open(rig: Newer) -> None:
+def test_a_transaction_before_the_current_one_is_reported_as_aborted(rig: Newer) -> None:
     producer = rig.begin()
     rig.add(producer, T0)
     following = rig.ended(producer)
@@ -49,8 +51,8 @@ def test_a_transaction_before_the_current_one_is_not_open(rig: Newer) -> None:
     assert outcome(rig, following) is Outcome.OPEN
 
 
-def test_the_outcome_of_an_older_client_is_not_known(rig: Newer) -> None:
-    """The state may be that of a later transaction, which has the same epoch."""
+def test_a_completed_transaction_of_an_older_client_is_reported_as_aborted(rig: Newer) -> None:
+    """The coordinator cannot tell this transaction from a later one, which has the same epoch."""
     producer = rig.begin()
     rig.add(producer, T0)
     rig.finish(producer, version=0)
@@ -58,7 +60,7 @@ def test_the_outcome_of_an_older_client_is_not_known(rig: Newer) -> None:
     assert outcome(rig, producer) is Outcome.ABORTED
 
 
-def test_the_outcome_is_known_when_the_client_has_another_producer_id(rig: Newer) -> None:
+def test_the_outcome_is_known_although_the_client_continues_with_another_producer_id(rig: Newer) -> None:
     last = rig.at_last_epoch()
     rig.add(last, T0)
     rig.ended(last)
@@ -66,6 +68,6 @@ def test_the_outcome_is_known_when_the_client_has_another_producer_id(rig: Newer
     assert outcome(rig, (last[0], EPOCH_MAX - 1)) is Outcome.ABORTED
 
 
-def test_a_producer_of_no_transactional_id_is_unknown(rig: Newer) -> None:
+def test_the_outcome_of_a_producer_without_a_transactional_id_is_unknown(rig: Newer) -> None:
     rig.begin()
     assert outcome(rig, (1, 0)) is Outcome.UNKNOWN

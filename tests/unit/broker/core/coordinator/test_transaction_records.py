@@ -1,4 +1,4 @@
-"""Records of `__transaction_state`: Kafka's bytes, both versions, and garbage."""
+"""Records of `__transaction_state`: Kafka's format in both versions, and the refusal of damaged records."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_a_state_is_read_as_it_was_written(value: TransactionValue, name: str) -
     assert read_transaction_key(write_transaction_key(name)) == name
 
 
-def test_an_empty_state_has_no_partitions() -> None:
+def test_a_transaction_record_in_state_empty_is_read_as_it_was_written() -> None:
     value = TransactionValue(1, 2, 3, TransactionState.EMPTY, (), 4, 5)
     assert read_transaction(write_transaction(value)) == value
 
 
-def test_the_bytes_are_those_of_kafka() -> None:
+def test_transaction_records_are_written_in_kafkas_format() -> None:
     value = TransactionValue(1, 2, 3, TransactionState.ONGOING, (("t", 0), ("t", 4)), 5, 6)
     text = "0000 0000000000000001 0002 00000003 01 00000001 0001 74 00000002 00000000 00000004"
     assert write_transaction(value) == bytes.fromhex(text + "0000000000000005 0000000000000006")
@@ -58,18 +58,18 @@ def test_the_flexible_version_is_read() -> None:
     assert write_transaction(wanted) == bytes.fromhex(text + tags)
 
 
-def test_a_tag_of_the_wrong_size_is_refused() -> None:
+def test_a_tagged_field_of_the_wrong_size_is_refused() -> None:
     text = "0001 0000000000000001 0002 00000003 01 01 0000000000000005 0000000000000006"
     with pytest.raises(BadRecord, match="tag 2 has 1 bytes"):
         read_transaction(bytes.fromhex(text + "01 02 01 09"))
 
 
-def test_a_key_of_another_type_is_not_known() -> None:
+def test_a_key_of_another_type_is_not_decoded() -> None:
     assert read_transaction_key(b"\0\7anything") is None
 
 
 @given(st.binary(max_size=60))
-def test_garbage_is_refused_or_read(data: bytes) -> None:
+def test_arbitrary_bytes_are_read_or_refused_with_bad_record(data: bytes) -> None:
     for read in (read_transaction, read_transaction_key):
         try:
             read(data)
@@ -78,7 +78,7 @@ def test_garbage_is_refused_or_read(data: bytes) -> None:
 
 
 @given(VALUES, st.data())
-def test_a_cut_or_longer_value_is_refused(value: TransactionValue, draw: st.DataObject) -> None:
+def test_a_truncated_or_overlong_value_is_refused(value: TransactionValue, draw: st.DataObject) -> None:
     data = write_transaction(value)
     with pytest.raises(BadRecord):
         read_transaction(data[: draw.draw(st.integers(0, len(data) - 1))])

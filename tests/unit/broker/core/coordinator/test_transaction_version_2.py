@@ -117,7 +117,7 @@ def test_a_former_epoch_is_fenced_by_a_new_producer(rig: Newer) -> None:
 
 
 def test_an_abort_is_possible_before_the_first_partition_is_added(rig: Newer) -> None:
-    """A batch may be under way to a leader: the next epoch fences it."""
+    """A batch may already be on its way to a leader, and the next epoch fences it."""
     producer = rig.begin()
     assert rig.finish(producer).error is KafkaCode.INVALID_TXN_STATE
     found = rig.finish(producer, commit=False)
@@ -160,7 +160,7 @@ def test_the_next_producer_id_waits_for_the_markers_of_the_previous_one(rig: New
     assert rig.add(following, T1) == [KafkaCode.NONE]
 
 
-def test_nothing_is_decided_before_a_new_producer_id_is_available(rig: Newer) -> None:
+def test_a_transaction_is_not_decided_before_the_next_producer_id_is_available(rig: Newer) -> None:
     last = rig.at_last_epoch()
     rig.add(last, T0)
     size = len(rig.log)
@@ -168,7 +168,7 @@ def test_nothing_is_decided_before_a_new_producer_id_is_available(rig: Newer) ->
     assert (len(rig.log), rig.state) == (size, "Ongoing")
 
 
-def test_a_producer_continues_after_its_time_out_by_an_abort(rig: Newer) -> None:
+def test_a_producer_continues_after_a_timeout_by_aborting_its_transaction(rig: Newer) -> None:
     producer = rig.begin()
     rig.add(producer, T0)
     rig.pass_time(10_000)
@@ -178,7 +178,7 @@ def test_a_producer_continues_after_its_time_out_by_an_abort(rig: Newer) -> None
     assert rig.finish(producer, commit=False) == EndTransactionResponse(KafkaCode.NONE, bumped(producer))
 
 
-def test_no_client_continues_with_the_epoch_beyond_the_last_one(rig: Newer) -> None:
+def test_a_producer_at_the_last_epoch_is_fenced_after_its_timeout(rig: Newer) -> None:
     last = rig.at_last_epoch()
     rig.add(last, T0)
     rig.pass_time(LIMITS.timeout_max_ms)
@@ -188,7 +188,7 @@ def test_no_client_continues_with_the_epoch_beyond_the_last_one(rig: Newer) -> N
     assert rig.begin() == (rig.next_id, 0)
 
 
-def test_a_producer_that_a_new_one_fenced_does_not_continue_by_an_abort(rig: Newer) -> None:
+def test_a_producer_that_was_fenced_by_a_new_one_cannot_continue_by_aborting(rig: Newer) -> None:
     producer = rig.begin()
     rig.add(producer, T0)
     assert rig.init().error is KafkaCode.CONCURRENT_TRANSACTIONS
@@ -197,7 +197,7 @@ def test_a_producer_that_a_new_one_fenced_does_not_continue_by_an_abort(rig: New
     assert rig.finish(producer, commit=False).error is KafkaCode.PRODUCER_FENCED
 
 
-def test_clients_of_both_versions_take_turns(rig: Newer) -> None:
+def test_clients_of_both_versions_can_alternate_on_one_transactional_id(rig: Newer) -> None:
     """An upgrade or a downgrade of the client, or of the cluster, leaves every transaction decidable."""
     producer = rig.begin()
     old = Rig.add(rig, producer, T0)
@@ -215,7 +215,7 @@ def test_clients_of_both_versions_take_turns(rig: Newer) -> None:
 
 
 @pytest.mark.parametrize("version", [0, EPOCH_RISES])
-def test_nobody_continues_with_the_epoch_after_the_last_one(rig: Newer, version: int) -> None:
+def test_a_client_with_the_epoch_after_the_last_one_is_fenced(rig: Newer, version: int) -> None:
     """Only markers have this epoch, never a client's batches.  Another rise of the epoch would exceed its 16 bits."""
     producer = rig.at_last_epoch()
     rig.add(producer, T0)

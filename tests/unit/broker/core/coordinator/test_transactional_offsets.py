@@ -47,7 +47,7 @@ def test_an_aborted_offset_is_dropped(coordinator: Coordinator) -> None:
     assert fetched(coordinator, stable=True) == (2, "NONE")
 
 
-def test_the_offsets_of_one_producer_do_not_end_with_another(coordinator: Coordinator) -> None:
+def test_the_marker_of_one_producer_does_not_complete_pending_offsets_of_another(coordinator: Coordinator) -> None:
     commit(coordinator, 5)
     commit(coordinator, 6, producer=(8, 0))
     end(coordinator, producer=(8, 0))
@@ -57,7 +57,7 @@ def test_the_offsets_of_one_producer_do_not_end_with_another(coordinator: Coordi
     assert fetched(coordinator, stable=True) == (6, "NONE"), "the newer offset stays"
 
 
-def test_pending_offsets_are_bounded_also_for_a_producer_that_names_its_member() -> None:
+def test_pending_offsets_are_bounded_with_and_without_a_member_id() -> None:
     coordinator = Coordinator(replace(LIMITS, offsets_max=2))
     named = Member(coordinator, "a")
     coordinator.stable(named)
@@ -69,7 +69,7 @@ def test_pending_offsets_are_bounded_also_for_a_producer_that_names_its_member()
     assert commit(coordinator, 5, producer=(9, 0)) == "POLICY_VIOLATION"
 
 
-def test_a_load_keeps_the_order_of_a_pending_offset_and_a_later_one(coordinator: Coordinator) -> None:
+def test_a_load_keeps_the_order_of_a_pending_offset_and_a_later_commit(coordinator: Coordinator) -> None:
     commit(coordinator, 5)
     coordinator.commit(g.OffsetToCommit("sales", 0, 6))
     after = coordinator.reload()
@@ -77,7 +77,7 @@ def test_a_load_keeps_the_order_of_a_pending_offset_and_a_later_one(coordinator:
     assert fetched(after, stable=True) == (6, "NONE")
 
 
-def test_pending_offsets_are_in_the_log(coordinator: Coordinator) -> None:
+def test_pending_offsets_are_logged_with_their_producer_and_end_with_a_marker(coordinator: Coordinator) -> None:
     commit(coordinator, 5)
     assert [record.producer for record in coordinator.log] == [PRODUCER]
     end(coordinator)
@@ -96,7 +96,7 @@ def test_a_later_coordinator_continues_with_pending_offsets(coordinator: Coordin
     assert fetched(coordinator, stable=True) == (5 if is_commit else g.NO_OFFSET, "NONE")
 
 
-def test_an_old_generation_is_refused(member: Member) -> None:
+def test_a_transactional_commit_with_a_generation_but_no_member_id_is_refused(member: Member) -> None:
     assert commit(member.coordinator, 5, generation=99) == "UNKNOWN_MEMBER_ID"
     assert commit(member.coordinator, 5) == "NONE"  # older producers do not name their member
 

@@ -1,4 +1,4 @@
-"""At most one target per interval: what waits for it, what does not, and what a join costs."""
+"""At most one target assignment per interval: changes that wait for it, changes that do not, and the cost of a join."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def assigned(**partitions: int) -> tuple[Coordinator, ConsumerClient]:
 
 
 def targets(home: Coordinator) -> int:
-    """Return how many targets were computed."""
+    """Return the number of target assignments that were computed."""
     keys = [read for record in home.log if (read := read_key(record.key)) is not None]
     return sum(key.kind is Kind.TARGET for key in keys)
 
@@ -50,10 +50,10 @@ def sales(*partitions: int) -> set[tuple[str, int]]:
     return {("sales", partition) for partition in partitions}
 
 
-# -- what does not wait
+# -- changes that apply at once
 
 
-def test_the_first_member_of_an_empty_group_is_assigned_at_once() -> None:
+def test_the_first_member_of_an_empty_group_gets_its_partitions_at_once() -> None:
     home, client = assigned(sales=2)
     assert client.has == sales(0, 1)
     assert client.leave() == "NONE"
@@ -63,7 +63,7 @@ def test_the_first_member_of_an_empty_group_is_assigned_at_once() -> None:
     assert again.has == sales(0, 1)
 
 
-def test_a_change_after_the_interval_is_assigned_at_once() -> None:
+def test_a_change_after_the_interval_computes_a_target_at_once() -> None:
     home, first = assigned(sales=2)
     home.pass_time(INTERVAL_MS)
     second = ConsumerClient(home, "m2")
@@ -101,7 +101,7 @@ def test_a_member_gives_up_a_topic_at_once_when_it_no_longer_subscribes_to_it() 
     assert client.has == {*sales(0, 1), ("other", 0)}
 
 
-# -- what waits
+# -- changes that wait for the interval
 
 
 def test_changes_within_an_interval_share_one_target() -> None:
@@ -132,13 +132,13 @@ def test_the_timer_computes_a_target_without_any_heartbeat() -> None:
     assert described(home).assignment_epoch == 2
 
 
-def test_a_heartbeat_computes_a_target_that_is_due_and_none_before() -> None:
+def test_a_heartbeat_computes_a_target_only_once_it_is_due() -> None:
     home, first = assigned(sales=2)
     ConsumerClient(home, "m2").join()
     home.now_ms += INTERVAL_MS - 1
     first.silent_beat()
     assert described(home).assignment_epoch == 1
-    home.now_ms += 1  # and no tick
+    home.now_ms += 1  # without a tick
     first.silent_beat()
     assert described(home).assignment_epoch == 2
     assert len(first.has) == 1
@@ -172,7 +172,7 @@ def test_changes_of_topics_wait_for_the_next_target() -> None:
     assert client.has == sales(0, 1, 2)
 
 
-def test_a_group_that_becomes_empty_while_a_target_waits_is_empty() -> None:
+def test_a_group_that_becomes_empty_drops_its_pending_target() -> None:
     home, first = assigned(sales=2)
     second = ConsumerClient(home, "m2")
     second.join()
@@ -185,7 +185,7 @@ def test_a_group_that_becomes_empty_while_a_target_waits_is_empty() -> None:
     assert targets(home) == before
 
 
-def test_expired_members_and_others_that_wait_share_one_target() -> None:
+def test_expired_members_and_new_members_share_one_target() -> None:
     home = paced(sales=2)
     old = ConsumerClient(home, "m1")
     joined(home, old)
@@ -202,7 +202,7 @@ def test_expired_members_and_others_that_wait_share_one_target() -> None:
     assert new.has | third.has == sales(0, 1)
 
 
-def test_a_new_coordinator_computes_the_target_that_waited() -> None:
+def test_a_new_coordinator_computes_the_pending_target_of_its_predecessor() -> None:
     home, first = assigned(sales=2)
     second = ConsumerClient(home, "m2")
     second.join()
@@ -218,7 +218,7 @@ def test_a_new_coordinator_computes_the_target_that_waited() -> None:
 # -- members of the classic protocol
 
 
-def test_a_classic_member_joins_again_only_once_there_is_a_new_target() -> None:
+def test_a_classic_member_is_asked_to_rejoin_only_once_a_new_target_exists() -> None:
     home, first = assigned(sales=2)
     home.pass_time(INTERVAL_MS)
     classic = ClassicClient(home, "old")
@@ -236,7 +236,7 @@ def test_a_classic_member_joins_again_only_once_there_is_a_new_target() -> None:
     assert first.beat() == "NONE"
 
 
-def test_a_group_becomes_classic_while_a_target_waits() -> None:
+def test_a_group_with_a_pending_target_can_become_classic() -> None:
     home, first = assigned(sales=2)
     classic = ClassicClient(home, "old")
     assert classic.join() == "NONE"
@@ -251,7 +251,7 @@ def test_a_group_becomes_classic_while_a_target_waits() -> None:
 # -- heartbeats
 
 
-def test_a_member_that_joins_asks_again_when_the_target_is_due() -> None:
+def test_a_joining_members_heartbeat_interval_ends_when_the_pending_target_is_due() -> None:
     home, first = assigned(sales=2)
     home.pass_time(400)
     second = ConsumerClient(home, "m2")
@@ -266,7 +266,7 @@ def test_a_member_that_joins_asks_again_when_the_target_is_due() -> None:
 
 
 @pytest.mark.parametrize("heartbeat_ms", [200, 5_000])
-def test_a_member_never_waits_longer_than_the_heartbeat_interval(heartbeat_ms: int) -> None:
+def test_a_joining_members_heartbeat_interval_never_exceeds_the_configured_interval(heartbeat_ms: int) -> None:
     home = coordinator(limits(assignment_interval_ms=INTERVAL_MS, heartbeat_interval_ms=heartbeat_ms), sales=2)
     joined(home, ConsumerClient(home, "m1"))
     second = ConsumerClient(home, "m2")
@@ -307,7 +307,7 @@ def test_a_join_costs_the_same_in_a_large_group_as_in_a_small_one() -> None:
     assert max(costs[-10:]) <= 1.2 * max(costs[1:11]), (costs[1:11], costs[-10:])
 
 
-def test_the_counts_over_members_follow_every_change() -> None:
+def test_the_counts_of_topics_expressions_and_assignors_follow_each_change_of_members() -> None:
     home = paced(sales=2, other=2)
     client = ConsumerClient(home, "m1", ("sales", "other"), assignor="range")
     joined(home, client)

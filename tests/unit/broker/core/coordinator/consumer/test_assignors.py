@@ -32,7 +32,7 @@ def sizes(targets: Mapping[str, Partitions]) -> list[int]:
     return sorted(count(target) for target in targets.values())
 
 
-def test_uniform_gives_each_member_the_same_number_or_one_more() -> None:
+def test_uniform_assigns_each_member_the_same_number_of_partitions_or_one_more() -> None:
     both = frozenset({A, B})
     targets = assign_uniform(members("m1", "m2", "m3", topics=both), {A: 4, B: 7})
     assert sizes(targets) == [3, 4, 4]
@@ -44,7 +44,7 @@ def test_uniform_spreads_each_topic_over_the_members() -> None:
     assert [sorted(target) for target in targets.values()] == [[A, B], [A, B]]
 
 
-def test_uniform_takes_from_a_member_only_what_a_new_one_needs() -> None:
+def test_uniform_moves_only_the_partitions_that_a_new_member_needs() -> None:
     first = assign_uniform(members("m1", "m2"), {A: 6})
     second = assign_uniform(members("m1", "m2", "m3", last=first), {A: 6})
     assert sizes(second) == [2, 2, 2]
@@ -58,7 +58,7 @@ def test_uniform_gives_the_partitions_of_a_member_that_left_to_the_others() -> N
     assert all(not minus(first[name], second[name]) for name in ("m1", "m3"))
 
 
-def test_uniform_lets_the_members_with_the_most_keep_one_more() -> None:
+def test_uniform_leaves_the_extra_partition_with_the_member_that_has_the_most() -> None:
     last: dict[str, Partitions] = {"m1": {A: frozenset({0})}, "m2": {A: frozenset({1, 2})}}
     assert assign_uniform(members("m1", "m2", last=last), {A: 3}) == last
 
@@ -103,13 +103,13 @@ def test_range_gives_contiguous_ranges_of_each_topic() -> None:
     assert [sorted(target.get(B, ())) for target in targets.values()] == [[0], [1], []]
 
 
-def test_range_gives_the_same_indexes_of_topics_that_have_equally_many() -> None:
+def test_range_assigns_a_member_the_same_partition_indexes_in_topics_of_equal_size() -> None:
     targets = assign_range(members("m1", "m2", topics=frozenset({A, B})), {A: 5, B: 5})
     assert all(target[A] == target[B] for target in targets.values())
 
 
 @pytest.mark.parametrize("name", sorted(ASSIGNORS_BY_NAME))
-def test_a_static_member_that_restarts_keeps_its_place(name: str) -> None:
+def test_a_static_member_that_restarts_keeps_its_partitions(name: str) -> None:
     assign = ASSIGNORS_BY_NAME[name]
     topics = frozenset({A})
     before = assign([Subscriber("z", "i1", topics), Subscriber("y", "i2", topics)], {A: 3})
@@ -118,7 +118,7 @@ def test_a_static_member_that_restarts_keeps_its_place(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ASSIGNORS_BY_NAME))
-def test_the_order_of_the_members_does_not_matter(name: str) -> None:
+def test_the_order_of_the_members_does_not_change_the_assignment(name: str) -> None:
     assign = ASSIGNORS_BY_NAME[name]
     ones = members("m1", "m2", "m3")
     assert all(assign(these, {A: 5}) == assign(those, {A: 5}) for these, those in pairwise([ones, ones[::-1]]))

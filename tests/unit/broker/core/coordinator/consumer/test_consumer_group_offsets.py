@@ -15,7 +15,7 @@ from tests.unit.broker.core.coordinator.consumer.driver import (
 from tests.unit.broker.core.coordinator.driver import GROUP
 
 
-def test_a_member_commits_and_fetches_with_its_present_epoch_only() -> None:
+def test_a_member_commits_and_fetches_only_with_its_current_epoch() -> None:
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1")
     joined(home, client)
@@ -39,7 +39,7 @@ def test_clients_that_are_not_members_commit_only_while_the_group_is_empty() -> 
     assert client.commit(7, epoch=1) == "UNKNOWN_MEMBER_ID"
 
 
-def test_a_commit_of_a_version_without_epochs_is_refused() -> None:
+def test_a_commit_in_a_request_version_without_member_epochs_is_refused() -> None:
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1")
     joined(home, client)
@@ -51,7 +51,9 @@ def test_a_commit_of_a_version_without_epochs_is_refused() -> None:
     ("member_id", "epoch", "error"),
     [("m1", 0, "NONE"), ("m1", -1, "ILLEGAL_GENERATION"), ("m9", 0, "UNKNOWN_MEMBER_ID")],
 )
-def test_a_producer_commits_offsets_for_a_member(member_id: str, epoch: int, error: str) -> None:
+def test_a_transactional_commit_is_accepted_only_for_a_member_and_its_current_epoch(
+    member_id: str, epoch: int, error: str
+) -> None:
     """TxnOffsetCommit has no errors for epochs, in any version.
 
     epoch: the difference from the member's epoch.

@@ -19,7 +19,7 @@ from tests.unit.broker.core.coordinator.driver import GROUP
 # -- time
 
 
-def test_a_member_without_heartbeats_is_removed_after_its_session() -> None:
+def test_a_member_without_heartbeats_is_removed_at_its_session_timeout() -> None:
     home = coordinator(sales=4)
     first, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
     joined(home, first, second)
@@ -32,7 +32,7 @@ def test_a_member_without_heartbeats_is_removed_after_its_session() -> None:
     assert second.beat() == "UNKNOWN_MEMBER_ID"
 
 
-def test_a_member_that_keeps_partitions_for_too_long_is_removed() -> None:
+def test_a_member_that_does_not_give_up_partitions_within_the_rebalance_timeout_is_removed() -> None:
     home = coordinator(sales=4)
     slow, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
     joined(home, slow)
@@ -47,7 +47,7 @@ def test_a_member_that_keeps_partitions_for_too_long_is_removed() -> None:
     assert second.has == sales(0, 1, 2, 3)
 
 
-def test_a_member_that_gave_its_partitions_up_in_time_stays() -> None:
+def test_a_member_that_gives_up_partitions_within_the_rebalance_timeout_stays() -> None:
     home = coordinator(sales=4)
     first, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
     joined(home, first)
@@ -57,7 +57,7 @@ def test_a_member_that_gave_its_partitions_up_in_time_stays() -> None:
     assert first.beat() == "NONE"
 
 
-def test_a_new_coordinator_continues_with_fresh_sessions() -> None:
+def test_a_new_coordinator_restarts_the_session_timeout_of_each_member() -> None:
     home = coordinator(sales=4)
     first, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
     joined(home, first, second)
@@ -72,7 +72,7 @@ def test_a_new_coordinator_continues_with_fresh_sessions() -> None:
     assert [member.member_id for member in described(after).members] == ["m1"]
 
 
-def test_a_new_coordinator_does_not_wait_for_ever_for_partitions_to_be_given_up() -> None:
+def test_a_new_coordinator_also_removes_a_member_that_does_not_give_up_its_partitions() -> None:
     home = coordinator(sales=4)
     slow, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
     joined(home, slow)
@@ -104,7 +104,7 @@ def test_a_static_member_that_restarts_gets_its_partitions_back_without_a_new_ep
     assert first.beat() != "NONE"
 
 
-def test_a_static_member_that_does_not_return_loses_its_partitions_with_its_session() -> None:
+def test_a_static_member_that_does_not_return_loses_its_partitions_at_its_session_timeout() -> None:
     home = coordinator(sales=4)
     first, second = ConsumerClient(home, "m1", instance_id="i1"), ConsumerClient(home, "m2")
     joined(home, first, second)
@@ -117,7 +117,7 @@ def test_a_static_member_that_does_not_return_loses_its_partitions_with_its_sess
     assert second.has == sales(0, 1, 2, 3)
 
 
-def test_an_instance_id_that_is_in_use_is_not_released() -> None:
+def test_a_join_with_an_instance_id_that_is_in_use_is_refused() -> None:
     home = coordinator(sales=4)
     joined(home, ConsumerClient(home, "m1", instance_id="i1"))
     records = len(home.log)
@@ -125,7 +125,7 @@ def test_an_instance_id_that_is_in_use_is_not_released() -> None:
     assert len(home.log) == records
 
 
-def test_the_member_that_was_replaced_is_fenced() -> None:
+def test_a_replaced_static_member_is_fenced() -> None:
     home = coordinator(sales=4)
     first = ConsumerClient(home, "m1", instance_id="i1")
     joined(home, first)
@@ -148,7 +148,7 @@ def test_a_late_heartbeat_does_not_restore_a_static_member_that_left_temporarily
     assert ConsumerClient(home, "m2", instance_id="i1").join() == "NONE", "the instance id is still released"
 
 
-def test_a_static_member_that_returns_with_other_topics_begins_an_epoch() -> None:
+def test_a_static_member_that_returns_with_other_topics_raises_the_group_epoch() -> None:
     home = coordinator(sales=4, other=1)
     first = ConsumerClient(home, "m1", instance_id="i1")
     joined(home, first)
@@ -160,7 +160,7 @@ def test_a_static_member_that_returns_with_other_topics_begins_an_epoch() -> Non
     assert again.epoch == 2
 
 
-def test_a_static_member_that_leaves_while_it_gives_partitions_up_no_longer_owns_them() -> None:
+def test_a_static_member_that_leaves_during_a_revocation_no_longer_owns_the_revoked_partitions() -> None:
     home = coordinator(sales=4)
     first, second = ConsumerClient(home, "m1", instance_id="i1"), ConsumerClient(home, "m2")
     joined(home, first)

@@ -23,7 +23,7 @@ from tests.unit.broker.core.coordinator.consumer.driver import (
 # -- regular expressions
 
 
-def test_a_regular_expression_matches_whole_names_also_of_later_topics() -> None:
+def test_a_regular_expression_matches_whole_names_of_existing_and_later_topics() -> None:
     home = coordinator(sales=1, sales_eu=1, resales=1)
     client = ConsumerClient(home, "m1", (), regex="sales.*")
     joined(home, client)
@@ -33,14 +33,14 @@ def test_a_regular_expression_matches_whole_names_also_of_later_topics() -> None
     assert client.has == {("sales", 0), ("sales_eu", 0), ("sales_us", 0), ("sales_us", 1)}
 
 
-def test_names_and_a_regular_expression_are_added() -> None:
+def test_a_subscription_by_names_and_by_a_regular_expression_covers_the_topics_of_both() -> None:
     home = coordinator(sales=1, other=1)
     client = ConsumerClient(home, "m1", ("other",), regex="sal.*")
     joined(home, client)
     assert client.has == {("sales", 0), ("other", 0)}
 
 
-def test_the_record_of_a_regular_expression_is_deleted_with_its_last_member() -> None:
+def test_the_record_of_a_regular_expression_is_deleted_when_no_member_uses_it_any_more() -> None:
     home = coordinator(sales=1)
     client, other = ConsumerClient(home, "m1", (), regex="sal.*"), ConsumerClient(home, "m2", (), regex="sal.*")
     joined(home, client, other)
@@ -52,7 +52,7 @@ def test_the_record_of_a_regular_expression_is_deleted_with_its_last_member() ->
     assert [key.name for key in deleted if key is not None and key.kind is Kind.REGEX] == ["sal.*"]
 
 
-def test_a_regular_expression_that_matches_too_much_is_refused_and_one_that_grows_keeps_its_topics() -> None:
+def test_an_expression_that_matches_too_many_topics_is_refused_or_keeps_its_former_topics() -> None:
     small = g.GroupLimits(batch_max_bytes=10_000, name_max_bytes=1_000)
     home = coordinator(small, sales=1)
     client = ConsumerClient(home, "m1", (), regex=".*")
@@ -65,7 +65,7 @@ def test_a_regular_expression_that_matches_too_much_is_refused_and_one_that_grow
 
 
 def test_expressions_that_match_a_new_topic_are_written_in_several_steps() -> None:
-    """Each member has an expression of its own.  Together they do not fit into a batch, which no log accepts then."""
+    """Each member has its own expression.  Their records together exceed the largest batch that a log accepts."""
     small = g.GroupLimits(
         batch_max_bytes=20_000, name_max_bytes=1_000, consumer=ConsumerLimits(assignment_interval_ms=0)
     )
@@ -100,7 +100,7 @@ def test_an_expression_whose_topics_fill_a_step_is_written() -> None:
     assert set(group_of(home).regexes[".*"].topics) == {"sales", *names}
 
 
-def test_the_expression_of_a_new_member_is_written_before_those_that_have_grown() -> None:
+def test_the_expression_of_a_new_member_is_written_before_grown_expressions_of_other_members() -> None:
     small = g.GroupLimits(
         batch_max_bytes=20_000, name_max_bytes=1_000, consumer=ConsumerLimits(assignment_interval_ms=0)
     )
@@ -113,7 +113,7 @@ def test_the_expression_of_a_new_member_is_written_before_those_that_have_grown(
     assert "sales|zzz" in group_of(home).regexes
 
 
-def test_a_tick_compares_the_topics_with_the_expressions_of_few_groups() -> None:
+def test_one_tick_updates_the_expressions_of_a_bounded_number_of_groups() -> None:
     home = coordinator(sales=1)
     clients = [
         ConsumerClient(home, f"m{number}", (), regex=f"sales.*|{number}", group=f"g{number}") for number in range(10)
@@ -146,7 +146,7 @@ def test_new_partitions_are_assigned() -> None:
     assert client.epoch == 2
 
 
-def test_the_tick_follows_a_change_of_topics_without_a_heartbeat() -> None:
+def test_a_tick_applies_a_change_of_topics_without_a_heartbeat() -> None:
     home = coordinator(sales=2)
     joined(home, ConsumerClient(home, "m1"))
     home.change_topics(sales=3)
@@ -164,7 +164,7 @@ def test_a_topic_that_is_created_later_is_assigned() -> None:
     assert client.has == sales(0)
 
 
-def test_the_partitions_of_a_deleted_topic_are_taken_away() -> None:
+def test_the_partitions_of_a_deleted_topic_are_revoked() -> None:
     home = coordinator(sales=2, other=1)
     client = ConsumerClient(home, "m1", ("sales", "other"))
     joined(home, client)
@@ -173,7 +173,7 @@ def test_the_partitions_of_a_deleted_topic_are_taken_away() -> None:
     assert client.has == {("other", 0)}
 
 
-def test_a_change_of_other_topics_begins_no_epoch() -> None:
+def test_a_change_of_topics_without_subscribers_does_not_raise_the_group_epoch() -> None:
     home = coordinator(sales=2)
     client = ConsumerClient(home, "m1")
     joined(home, client)
@@ -191,7 +191,7 @@ def test_a_new_coordinator_applies_changes_of_topics_that_it_missed() -> None:
     assert described(after).epoch == 2
 
 
-def test_a_target_that_does_not_fit_leaves_the_last_one_in_force() -> None:
+def test_a_target_assignment_that_exceeds_a_batch_leaves_the_previous_one_in_force() -> None:
     small = g.GroupLimits(batch_max_bytes=10_000, name_max_bytes=1_000)
     home = coordinator(small, sales=2)
     client = ConsumerClient(home, "m1")

@@ -82,7 +82,7 @@ def test_a_member_that_leaves_frees_its_partitions_at_once() -> None:
     assert second.has == sales(0, 1, 2, 3)
 
 
-def test_a_member_that_changes_its_subscription_gets_its_topics() -> None:
+def test_a_member_that_changes_its_subscription_gets_the_partitions_of_the_new_topic() -> None:
     home = coordinator(sales=2, other=2)
     client = ConsumerClient(home, "m1")
     joined(home, client)
@@ -92,7 +92,7 @@ def test_a_member_that_changes_its_subscription_gets_its_topics() -> None:
     assert client.has == {("other", 0), ("other", 1)}
 
 
-def test_a_group_without_members_is_empty_and_its_epoch_continues() -> None:
+def test_the_epoch_of_an_empty_group_continues_when_a_member_joins_again() -> None:
     home = coordinator(sales=2)
     client = ConsumerClient(home, "m1")
     joined(home, client)
@@ -102,7 +102,7 @@ def test_a_group_without_members_is_empty_and_its_epoch_continues() -> None:
     assert client.epoch == 3
 
 
-def test_members_choose_the_assignor_by_majority() -> None:
+def test_a_group_uses_the_assignor_that_all_its_members_name() -> None:
     home = coordinator(sales=4, other=4)
     both = ("sales", "other")
     clients = [ConsumerClient(home, f"m{index}", both, assignor="range") for index in range(2)]
@@ -114,7 +114,7 @@ def test_members_choose_the_assignor_by_majority() -> None:
     ]
 
 
-def test_a_member_without_topics_gets_none() -> None:
+def test_a_member_without_topics_gets_no_partitions() -> None:
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1", ())
     joined(home, client)
@@ -125,7 +125,7 @@ def test_a_member_without_topics_gets_none() -> None:
 # -- epochs
 
 
-def test_a_heartbeat_with_the_previous_epoch_is_accepted_if_its_answer_was_lost() -> None:
+def test_a_heartbeat_with_the_previous_epoch_is_accepted_after_a_lost_answer() -> None:
     home = coordinator(sales=4)
     first, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
     joined(home, first)
@@ -139,7 +139,7 @@ def test_a_heartbeat_with_the_previous_epoch_is_accepted_if_its_answer_was_lost(
 
 
 @pytest.mark.parametrize("offset", [-2, 1])
-def test_another_epoch_is_fenced(offset: int) -> None:
+def test_a_heartbeat_with_an_older_or_a_future_epoch_is_fenced(offset: int) -> None:
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1")
     joined(home, client)
@@ -154,7 +154,7 @@ def test_another_epoch_is_fenced(offset: int) -> None:
     assert client.has == sales(0, 1, 2, 3)
 
 
-def test_the_previous_epoch_is_fenced_if_the_member_owns_other_partitions() -> None:
+def test_a_heartbeat_with_the_previous_epoch_is_fenced_if_it_names_other_or_no_partitions() -> None:
     home = coordinator(sales=4)
     first, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
     joined(home, first)
@@ -168,7 +168,7 @@ def test_the_previous_epoch_is_fenced_if_the_member_owns_other_partitions() -> N
     assert first.silent_beat() == "FENCED_MEMBER_EPOCH"
 
 
-def test_an_unknown_member_joins_again() -> None:
+def test_requests_of_an_unknown_member_are_refused() -> None:
     home = coordinator(sales=4)
     joined(home, ConsumerClient(home, "m1"))
     stranger = ConsumerClient(home, "m2")
@@ -211,7 +211,7 @@ def test_a_heartbeat_for_a_missing_group_makes_no_group() -> None:
         ({"regex": "("}, "INVALID_REGULAR_EXPRESSION"),
     ],
 )
-def test_a_request_that_no_group_accepts_changes_nothing(fields: dict[str, Any], error: str) -> None:
+def test_an_invalid_join_is_refused_and_creates_no_group(fields: dict[str, Any], error: str) -> None:
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1")
     assert client.join(**fields) == error
@@ -220,7 +220,7 @@ def test_a_request_that_no_group_accepts_changes_nothing(fields: dict[str, Any],
     assert home.machine._groups == {}
 
 
-def test_a_group_takes_no_more_members_than_its_maximum() -> None:
+def test_a_group_at_its_maximum_size_refuses_new_members() -> None:
     home = coordinator(limits(members_max=2), sales=4)
     joined(home, ConsumerClient(home, "m1"), ConsumerClient(home, "m2"))
     records = len(home.log)
@@ -229,7 +229,7 @@ def test_a_group_takes_no_more_members_than_its_maximum() -> None:
     assert len(home.log) == records
 
 
-def test_a_group_whose_targets_would_not_fit_into_a_batch_takes_no_more_members() -> None:
+def test_a_group_refuses_new_members_when_its_targets_would_exceed_a_batch() -> None:
     small = g.GroupLimits(batch_max_bytes=10_000, name_max_bytes=1_000)
     home = coordinator(small, sales=10)
     errors = [ConsumerClient(home, f"member-{index}").join() for index in range(100)]
@@ -238,7 +238,7 @@ def test_a_group_whose_targets_would_not_fit_into_a_batch_takes_no_more_members(
     assert len(group_of(home).members) == errors.count("NONE")
 
 
-def test_the_room_for_targets_counts_the_bytes_of_member_ids() -> None:
+def test_the_size_limit_of_targets_counts_the_bytes_of_member_ids() -> None:
     no_wait = ConsumerLimits(assignment_interval_ms=0)
     home = coordinator(g.GroupLimits(batch_max_bytes=10_000, name_max_bytes=1_000, consumer=no_wait), sales=10)
     clients = [ConsumerClient(home, "\u20ac" * 330 + str(index)) for index in range(10)]
@@ -250,7 +250,7 @@ def test_the_room_for_targets_counts_the_bytes_of_member_ids() -> None:
     assert len({place for client in accepted for place in client.has}) == 30
 
 
-def test_the_room_for_targets_counts_the_id_of_the_member_that_joins() -> None:
+def test_the_size_limit_of_targets_counts_the_id_of_the_joining_member() -> None:
     no_wait = ConsumerLimits(assignment_interval_ms=0)
     home = coordinator(g.GroupLimits(batch_max_bytes=10_000, name_max_bytes=1_000, consumer=no_wait), sales=850)
     assert ConsumerClient(home, "m" * 1_000).join() == "GROUP_MAX_SIZE_REACHED"
@@ -261,7 +261,7 @@ def test_the_room_for_targets_counts_the_id_of_the_member_that_joins() -> None:
     assert len(first.has) == 850
 
 
-def test_a_member_with_a_long_id_takes_room_only_for_itself() -> None:
+def test_a_long_member_id_does_not_enlarge_the_estimated_targets_of_other_members() -> None:
     no_wait = ConsumerLimits(assignment_interval_ms=0)
     home = coordinator(g.GroupLimits(batch_max_bytes=10_000, name_max_bytes=1_000, consumer=no_wait), sales=10)
     clients = [ConsumerClient(home, member_id) for member_id in ("m" * 1_000, *(f"m{index}" for index in range(15)))]
@@ -270,7 +270,7 @@ def test_a_member_with_a_long_id_takes_room_only_for_itself() -> None:
     assert described(home).state == "Stable"
 
 
-def test_the_coordinator_makes_the_member_id_only_in_the_first_version() -> None:
+def test_the_coordinator_generates_a_missing_member_id_in_the_first_request_version() -> None:
     home = coordinator(sales=4)
     old = ConsumerClient(home, "")
     assert old.join(may_lack_id=True) == "NONE"
@@ -295,7 +295,7 @@ def test_groups_are_listed_by_type_and_state() -> None:
     assert len(listed()) == 2
 
 
-def test_each_kind_of_group_has_its_own_description() -> None:
+def test_a_group_is_described_only_by_the_request_of_its_own_type() -> None:
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1", rebalance := ("sales",))
     joined(home, client)
@@ -312,7 +312,7 @@ def test_each_kind_of_group_has_its_own_description() -> None:
     assert described(home, "simple").error.name == "GROUP_ID_NOT_FOUND"
 
 
-def test_a_group_with_members_is_not_deleted_and_an_empty_one_leaves_only_tombstones() -> None:
+def test_a_group_is_deleted_only_when_empty_and_leaves_only_tombstones() -> None:
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1", (), regex="sal.*")
     joined(home, client)
@@ -353,7 +353,7 @@ def test_a_compacted_log_gives_the_same_group() -> None:
     assert described(after) == described(home)
 
 
-def test_the_records_of_partitions_of_older_releases_are_skipped() -> None:
+def test_partition_metadata_records_of_older_releases_are_skipped() -> None:
     home = coordinator(sales=4)
     home.machine.replay(Record(b"\0\4\0\6orders", b"\0\0 whatever"))
     assert home.machine._groups == {}

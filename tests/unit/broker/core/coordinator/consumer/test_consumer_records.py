@@ -75,19 +75,19 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("data", "read", "write", "value"), VALUES)
-def test_values_have_kafkas_bytes(data: str, read: Any, write: Any, value: Any) -> None:
+def test_values_are_read_and_written_in_kafkas_format(data: str, read: Any, write: Any, value: Any) -> None:
     assert write(value).hex() == data
     assert read(bytes.fromhex(data)) == value
 
 
 @pytest.mark.parametrize(("data", "key"), KEYS)
-def test_keys_have_kafkas_bytes(data: str, key: ConsumerKey) -> None:
+def test_keys_are_read_and_written_in_kafkas_format(data: str, key: ConsumerKey) -> None:
     assert r.write_key(key).hex() == data
     assert r.read_key(bytes.fromhex(data)) == key
 
 
 @pytest.mark.parametrize(("data", "read", "_write", "_value"), VALUES)
-def test_a_cut_or_longer_value_is_refused(data: str, read: Any, _write: Any, _value: Any) -> None:
+def test_a_truncated_or_overlong_value_is_refused(data: str, read: Any, _write: Any, _value: Any) -> None:
     whole = bytes.fromhex(data)
     for bad in (*(whole[:size] for size in range(len(whole))), whole + b"\0"):
         with pytest.raises(BadRecord):
@@ -95,7 +95,7 @@ def test_a_cut_or_longer_value_is_refused(data: str, read: Any, _write: Any, _va
 
 
 @pytest.mark.parametrize(("data", "key"), KEYS)
-def test_a_cut_or_longer_key_is_refused(data: str, key: ConsumerKey) -> None:
+def test_a_truncated_or_overlong_key_is_refused(data: str, key: ConsumerKey) -> None:
     whole = bytes.fromhex(data)
     for bad in (*(whole[:size] for size in range(len(whole))), whole + b"\0"):
         with pytest.raises(BadRecord):
@@ -115,7 +115,7 @@ def test_tagged_fields_of_later_releases_are_skipped() -> None:
     assert r.read_group(bytes.fromhex("000000000007010108") + bytes(8)) == r.GroupValue(7)
 
 
-def test_a_partition_that_is_assigned_and_revoked_is_refused() -> None:
+def test_a_partition_that_is_both_assigned_and_revoked_is_refused() -> None:
     place = f"02{TOPIC_HEX}020000000100"
     with pytest.raises(BadRecord, match="at the same time"):
         r.read_current(bytes.fromhex(f"0000000000070000000601{place}{place}00"))
@@ -126,7 +126,7 @@ def test_an_unknown_state_of_a_member_is_refused() -> None:
         r.read_current(bytes.fromhex("0000000000070000000603010100"))
 
 
-def test_a_topic_that_occurs_twice_is_refused() -> None:
+def test_a_target_assignment_that_names_a_topic_twice_is_refused() -> None:
     topic = f"{TOPIC_HEX}020000000100"
     with pytest.raises(BadRecord, match="twice"):
         r.read_target_member(bytes.fromhex(f"000003{topic}{topic}00"))

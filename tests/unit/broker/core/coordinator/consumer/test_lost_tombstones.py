@@ -1,7 +1,7 @@
-"""Logs that lack records of members that have left, because the replica was behind while others compacted.
+"""Logs that lack records of departed members, because the replica was behind while other replicas compacted.
 
-Such a replica has records from before its gap, and lacks every record of the gap that a later one replaced, even a
-tombstone.
+Such a replica has the records from before its gap.  It lacks every record of the gap, even a tombstone, that compaction
+has removed meanwhile.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tests.unit.broker.core.coordinator.driver import GROUP, Coordinator, Member
 
 
 def after_a_gap(home: Coordinator, begin: int, *, end: int | None = None, tombstones: bool = False) -> Coordinator:
-    """Load the log of a replica whose gap begins and ends at these positions of the log.
+    """Return a coordinator with the log of a replica whose gap begins and ends at these positions of the log.
 
-    tombstones: the log still has those of the gap.
+    tombstones: whether the log still has the tombstones of the gap.
     """
     end = len(home.log) if end is None else end
     last = {record.key: position for position, record in enumerate(home.log)}
@@ -42,7 +42,7 @@ def after_a_gap(home: Coordinator, begin: int, *, end: int | None = None, tombst
 
 
 def records_of(home: Coordinator, member_id: str) -> dict[Kind, bytes | None]:
-    """Return the last records of a member."""
+    """Return the value of the last record of each kind of a member."""
     keys = [(read_key(record.key), record.value) for record in home.log]
     return {key.kind: value for key, value in keys if isinstance(key, ConsumerKey) and key.name == member_id}
 
@@ -55,21 +55,21 @@ def member_and_newcomer(sales: int) -> tuple[Coordinator, ConsumerClient, Consum
     return home, first, second
 
 
-def test_a_member_is_dropped_if_another_one_has_its_partitions() -> None:
+def test_a_departed_member_is_dropped_if_another_member_has_its_partitions() -> None:
     home, first, second = member_and_newcomer(sales=4)
     begin = len(home.log)
     first.leave()
     joined(home, second)
     after = after_a_gap(home, begin)
     assert described(after) == described(home)
-    assert set(records_of(after, "m1").values()) == {None}, "the next load does not find it again"
+    assert set(records_of(after, "m1").values()) == {None}, "the next load does not find the member again"
     second.coordinator = after
     assert second.beat() == "NONE"
     assert second.has == {("sales", index) for index in range(4)}
 
 
 def test_a_member_keeps_a_partition_whose_old_owner_is_still_a_member() -> None:
-    """The log lacks only the record with which the old owner gave it up; a later one replaced that."""
+    """The log lacks only the record with which the old owner gave the partition up; a later record replaced it."""
     home, first, second = member_and_newcomer(sales=2)
     begin = len(home.log)
     second.join()
@@ -86,7 +86,7 @@ def test_a_member_keeps_a_partition_whose_old_owner_is_still_a_member() -> None:
     assert described(after).state == "Stable"
 
 
-def test_a_member_is_dropped_if_another_one_had_its_partitions_since() -> None:
+def test_a_departed_member_is_dropped_if_another_member_has_owned_its_partitions_since() -> None:
     home = coordinator(sales=4)
     first, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2", ("sales", "other"))
     joined(home, first)
@@ -99,7 +99,7 @@ def test_a_member_is_dropped_if_another_one_had_its_partitions_since() -> None:
     assert described(after_a_gap(home, begin, end=end)) == described(home)
 
 
-def test_a_static_member_is_dropped_if_another_one_has_its_name() -> None:
+def test_a_departed_static_member_is_dropped_if_another_member_has_its_instance_id() -> None:
     home = coordinator()
     first, second = (ConsumerClient(home, member_id, instance_id="i") for member_id in ("m1", "m2"))
     joined(home, first)
@@ -112,7 +112,7 @@ def test_a_static_member_is_dropped_if_another_one_has_its_name() -> None:
     assert group_of(after).static == {"i": "m2"}
 
 
-def test_a_member_is_dropped_if_another_one_has_its_target() -> None:
+def test_a_departed_member_is_dropped_if_another_member_has_its_target_assignment() -> None:
     """The dropped member had a target, but never got its partitions."""
     home, first, second = member_and_newcomer(sales=4)
     second.join()
@@ -124,7 +124,7 @@ def test_a_member_is_dropped_if_another_one_has_its_target() -> None:
     assert described(after) == described(home)
 
 
-def test_a_deleted_group_is_not_restored() -> None:
+def test_a_deleted_group_is_not_restored_from_records_of_its_members() -> None:
     """The log has records of its members, but not the record of the group, whose tombstone was written last."""
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1", (), regex="sal.*")
@@ -138,7 +138,7 @@ def test_a_deleted_group_is_not_restored() -> None:
     assert set(last.values()) == {None}, "the next load does not find it again"
 
 
-def test_a_member_of_a_deleted_group_is_not_a_member_of_its_successor() -> None:
+def test_a_member_of_a_deleted_group_is_not_a_member_of_a_new_group_of_the_same_name() -> None:
     home = coordinator()
     first, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
     joined(home, first, second)
@@ -152,7 +152,7 @@ def test_a_member_of_a_deleted_group_is_not_a_member_of_its_successor() -> None:
     assert described(after).epoch == 1
 
 
-def test_a_member_that_nobody_has_replaced_leaves_with_its_session() -> None:
+def test_a_departed_member_that_no_other_has_replaced_is_removed_at_its_session_timeout() -> None:
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1")
     joined(home, client)
@@ -195,8 +195,8 @@ def listed(home: Coordinator) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("old", "new"), list(permutations(KINDS, 2)))
-def test_a_group_of_another_kind_replaces_one_that_was_deleted(old: str, new: str) -> None:
-    """The log lacks the tombstones of the first one."""
+def test_a_group_of_another_type_replaces_a_deleted_group_of_the_same_name(old: str, new: str) -> None:
+    """The log lacks the tombstones of the deleted group."""
     first, second = KINDS[old](), KINDS[new]()
     after = Coordinator(records=[*first.log, *second.log], cluster=second.cluster)
     assert listed(first) == [(GROUP, old)]

@@ -1,4 +1,4 @@
-"""Groups that change their protocol, empty and with members."""
+"""Groups, with and without members, that change between the classic and the newer protocol."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.broker.core.coordinator.driver import DELAY_MS, GROUP, LIMITS, C
 
 
 def cooperative(owned: Named, *topics: str) -> bytes:
-    """The metadata of a cooperative consumer that keeps partitions while it joins."""
+    """Return the metadata of a cooperative consumer that keeps its partitions while it joins."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in sorted(owned):
         by_topic.setdefault(topic, []).append(index)
@@ -200,8 +200,8 @@ def test_an_empty_consumer_group_becomes_a_classic_group() -> None:
     assert home.reload().describe() == home.describe()
 
 
-def test_a_classic_member_that_never_joins_leaves_the_offsets_of_an_empty_consumer_group() -> None:
-    """The offsets of a partition without records may be old.  They expire after the group became empty."""
+def test_an_unfinished_classic_join_keeps_the_offsets_of_an_empty_consumer_group() -> None:
+    """Offsets may be older than the retention time.  They expire only after the group has been empty for that time."""
     home = coordinator(sales=4)
     client = ConsumerClient(home, "new")
     joined(home, client)
@@ -249,7 +249,7 @@ def test_a_group_that_changed_its_protocol_leaves_no_record_when_it_is_deleted(
 # -- upgrades
 
 
-def test_a_live_classic_group_becomes_a_consumer_group_and_its_members_go_on() -> None:
+def test_a_classic_group_with_members_becomes_a_consumer_group_and_keeps_its_members() -> None:
     home = coordinator(sales=4)
     first, second = ClassicClient(home, "a"), ClassicClient(home, "b")
     classic_group(home, first, second)
@@ -267,14 +267,14 @@ def test_a_live_classic_group_becomes_a_consumer_group_and_its_members_go_on() -
     assert described(home.reload()) == described(home)
 
 
-def test_a_partition_of_a_classic_member_moves_only_after_it_joined_without_it() -> None:
+def test_a_partition_moves_only_after_its_classic_owner_rejoined_without_the_partition() -> None:
     home = coordinator(sales=4)
     old = ClassicClient(home, "a")
     classic_group(home, old)
     new = ConsumerClient(home, "new")
     new.join()
     old.join()
-    assert old.generation < new.epoch, "it has not given its partitions up yet"
+    assert old.generation < new.epoch, "the classic member has not given partitions up yet"
     new.beat()
     assert new.has == set()
     assert old.sync() == "NONE"
@@ -288,7 +288,7 @@ def test_a_partition_of_a_classic_member_moves_only_after_it_joined_without_it()
     assert not new.has & old.has
 
 
-def test_calls_that_wait_are_answered_by_an_upgrade() -> None:
+def test_an_upgrade_answers_waiting_joins_with_rebalance_in_progress() -> None:
     home = coordinator(sales=4)
     first, second = ClassicClient(home, "a"), ClassicClient(home, "b")
     classic_group(home, first)
@@ -300,7 +300,7 @@ def test_calls_that_wait_are_answered_by_an_upgrade() -> None:
     go_on_together(home, first, second, new)
 
 
-def test_an_upgrade_before_the_first_generation_is_stable() -> None:
+def test_a_group_can_be_upgraded_before_its_first_generation_is_complete() -> None:
     home = coordinator(sales=4)
     first = ClassicClient(home, "a")
     call = first.send_join()
@@ -311,7 +311,7 @@ def test_an_upgrade_before_the_first_generation_is_stable() -> None:
     assert (len(first.has), len(new.has)) == (2, 2)
 
 
-def test_a_policy_without_upgrades_keeps_a_live_group_classic() -> None:
+def test_a_group_with_members_stays_classic_if_the_policy_forbids_upgrades() -> None:
     home = coordinator(limits(may_upgrade=False), sales=4)
     old = ClassicClient(home, "a")
     classic_group(home, old)
@@ -324,7 +324,7 @@ def test_a_policy_without_upgrades_keeps_a_live_group_classic() -> None:
     assert new.join() == "NONE"
 
 
-def test_a_group_that_is_not_of_consumers_stays_classic() -> None:
+def test_a_group_whose_protocol_type_is_not_consumer_stays_classic() -> None:
     home = coordinator(sales=4)
     calls = home.send(
         g.JoinGroup(GROUP, "", "i", g.Client("c", "/h"), "connect", (g.MemberProtocol("p", b""),), 10_000, REBALANCE_MS)
@@ -336,7 +336,7 @@ def test_a_group_that_is_not_of_consumers_stays_classic() -> None:
     assert "not a group of consumers" in (new.answer.message or "")
 
 
-def test_a_group_whose_assignor_has_data_of_its_own_stays_classic() -> None:
+def test_a_group_whose_assignor_stores_user_data_stays_classic() -> None:
     home = coordinator(sales=4)
     old = ClassicClient(home, "a")
     old.take_join(_after_delay(home, old.send_join()))
@@ -353,7 +353,7 @@ def _after_delay(home: Coordinator, call: int) -> int:
     return call
 
 
-def test_a_partition_that_a_faulty_assignor_gave_to_two_members_has_one_owner() -> None:
+def test_a_partition_that_a_faulty_assignor_gave_to_two_members_has_one_owner_after_an_upgrade() -> None:
     home = coordinator(sales=4)
     first, second = ClassicClient(home, "a"), ClassicClient(home, "b")
     calls = [client.send_join() for client in (first, second)]
@@ -384,7 +384,7 @@ def test_a_classic_member_joins_a_consumer_group_at_once() -> None:
     assert (len(new.has), len(old.has)) == (2, 2)
 
 
-def test_an_eager_member_gives_everything_up_when_it_joins() -> None:
+def test_an_eager_classic_member_gives_up_all_its_partitions_when_it_rejoins() -> None:
     home = coordinator(sales=4)
     new, old = ConsumerClient(home, "new"), ClassicClient(home, "a")
     joined(home, new)
@@ -397,7 +397,7 @@ def test_an_eager_member_gives_everything_up_when_it_joins() -> None:
     assert old.generation == group_of(home).epoch
 
 
-def test_requests_of_classic_members_are_checked() -> None:
+def test_requests_of_classic_members_with_a_wrong_generation_or_member_id_are_refused() -> None:
     home = coordinator(sales=4)
     new, old = ConsumerClient(home, "new"), ClassicClient(home, "a")
     joined(home, new)
@@ -421,7 +421,7 @@ def test_classic_members_must_share_an_assignor() -> None:
     assert ClassicClient(home, "c", protocols=("sticky",)).join() == "INCONSISTENT_GROUP_PROTOCOL"
 
 
-def test_metadata_that_is_no_subscription_is_refused() -> None:
+def test_a_join_whose_metadata_is_not_a_subscription_is_refused() -> None:
     home = coordinator(sales=4)
     joined(home, ConsumerClient(home, "new"))
     protocols = (g.MemberProtocol("range", b"\xff"),)
@@ -429,7 +429,7 @@ def test_metadata_that_is_no_subscription_is_refused() -> None:
     assert home.ask(join).error.name == "INCONSISTENT_GROUP_PROTOCOL"
 
 
-def test_metadata_that_is_too_large_for_a_step_is_refused() -> None:
+def test_a_join_whose_metadata_is_too_large_for_a_step_is_refused() -> None:
     home = coordinator(sales=4)
     joined(home, ConsumerClient(home, "new"))
     protocols = (g.MemberProtocol("range", subscription("sales") + bytes(130_000)),)
@@ -437,7 +437,7 @@ def test_metadata_that_is_too_large_for_a_step_is_refused() -> None:
     assert home.ask(join).error.name == "GROUP_MAX_SIZE_REACHED"
 
 
-def test_a_consumer_of_the_first_version_joins() -> None:
+def test_a_classic_consumer_with_the_first_version_of_subscriptions_can_join() -> None:
     home = coordinator(sales=4)
     new = ConsumerClient(home, "new")
     joined(home, new)
@@ -446,7 +446,7 @@ def test_a_consumer_of_the_first_version_joins() -> None:
     assert home.ask(join).error.name == "NONE"
 
 
-def test_a_classic_member_that_does_not_ask_for_its_assignment_is_removed() -> None:
+def test_a_classic_member_that_never_sends_sync_group_is_removed() -> None:
     home = coordinator(sales=4)
     new, old = ConsumerClient(home, "new"), ClassicClient(home, "a")
     joined(home, new)
@@ -506,7 +506,7 @@ def test_a_group_becomes_classic_when_its_last_member_of_the_newer_protocol_leav
     assert home.offsets() == {("sales", 0): 5}
 
 
-def test_a_downgraded_group_is_the_same_after_a_change_of_the_coordinator() -> None:
+def test_a_new_coordinator_loads_a_downgraded_group_as_a_stable_classic_group() -> None:
     home = coordinator(sales=4)
     new, first = ConsumerClient(home, "new"), ClassicClient(home, "a")
     joined(home, new)
@@ -520,7 +520,7 @@ def test_a_downgraded_group_is_the_same_after_a_change_of_the_coordinator() -> N
     assert sum(value is not None for value in last.values()) == 1, "only the record of the classic group is left"
 
 
-def test_a_group_becomes_classic_when_the_session_of_the_last_other_member_ends() -> None:
+def test_a_group_becomes_classic_when_the_session_of_its_last_member_of_the_newer_protocol_ends() -> None:
     home = coordinator(sales=4)
     new, old = ConsumerClient(home, "new"), ClassicClient(home, "a")
     joined(home, new)
@@ -532,7 +532,7 @@ def test_a_group_becomes_classic_when_the_session_of_the_last_other_member_ends(
     assert isinstance(home.machine._groups[GROUP], Group)
 
 
-def test_a_policy_without_downgrades_keeps_the_group() -> None:
+def test_a_consumer_group_does_not_become_classic_if_the_policy_forbids_downgrades() -> None:
     home = coordinator(limits(may_downgrade=False), sales=4)
     new, old = ConsumerClient(home, "new"), ClassicClient(home, "a")
     joined(home, new)
@@ -571,7 +571,7 @@ def test_a_rolling_downgrade_of_static_members_ends_in_a_classic_group() -> None
     assert home.state() == "PreparingRebalance"
 
 
-def test_a_rolling_upgrade_and_downgrade_keeps_every_partition_owned_once() -> None:
+def test_a_rolling_upgrade_distributes_all_partitions_over_the_new_members() -> None:
     home = coordinator(sales=4)
     olds = [ClassicClient(home, "a"), ClassicClient(home, "b")]
     classic_group(home, *olds)

@@ -1,4 +1,4 @@
-"""Share coordinators remind leaders of dead letters that nobody writes."""
+"""Share coordinators remind leaders of dead letters that no leader has written."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def test_a_reminder_is_repeated_until_the_state_changes() -> None:
     driver.epochs = {}
     assert driver.look() == {}
     driver.epochs = {0: 6}
-    assert driver.look() == {}, "these letters are missing only since now"
+    assert driver.look() == {}, "the letters have been missing only since this look"
 
 
-def test_a_partition_without_a_leader_waits_for_one() -> None:
+def test_a_reminder_waits_until_the_partition_has_a_leader() -> None:
     driver = Driver()
     driver.epochs, driver.leaders = {0: 5}, {0: NO_LEADER}
     assert [driver.look() for _ in range(3)] == [{}, {}, {}]
@@ -64,7 +64,7 @@ def test_a_partition_without_a_leader_waits_for_one() -> None:
     assert driver.look() == {2: [0]}
 
 
-def test_every_share_partition_has_its_turn_within_the_limit() -> None:
+def test_reminders_above_the_batch_limit_rotate_through_all_share_partitions() -> None:
     driver = Driver(batch_max=2)
     driver.epochs, driver.leaders = dict.fromkeys(range(5), 1), {4: 2}
     assert driver.look() == {}
@@ -73,4 +73,4 @@ def test_every_share_partition_has_its_turn_within_the_limit() -> None:
     driver.epochs[5] = 1
     assert driver.look() == {1: [0, 1], 2: [4]}
     assert driver.look() == {1: [2, 3], 2: [4]}
-    assert driver.look() == {1: [5, 0], 2: [4]}, "a new one comes before those of which the leader was reminded"
+    assert driver.look() == {1: [5, 0], 2: [4]}, "a new share partition precedes repeated reminders"

@@ -141,7 +141,7 @@ def joined(driver: Driver, *members: str) -> dict[str, int]:
     return {member: driver.beat(member).epoch for member in members}
 
 
-def test_partitions_are_assigned_once_their_states_are_initialized(driver: Driver) -> None:
+def test_partitions_are_assigned_only_after_their_states_are_initialized(driver: Driver) -> None:
     first = driver.beat("a")
     assert (first.error, first.epoch, first.assignment) == (NONE, 1, {})
     effect = driver.effects[-1]
@@ -162,7 +162,7 @@ def test_a_failed_initialization_is_repeated(driver: Driver) -> None:
     assert len(driver.effects) == 2
 
 
-def test_a_new_coordinator_initializes_what_the_last_one_did_not(driver: Driver) -> None:
+def test_a_new_coordinator_initializes_states_that_its_predecessor_did_not_initialize(driver: Driver) -> None:
     driver.beat("a")
     driver.effects.clear()
     driver.fail_over()
@@ -243,7 +243,7 @@ def test_the_states_of_a_deleted_topic_are_deleted(driver: Driver, fails_over: b
     assert driver.effects.pop().partitions == (NamedPartitions(ORDERS, "orders", (3,)),)
     driver.delete(3)
     assert driver.ask(ListShareStates("work")).partitions == ()
-    assert driver.machine._shares.groups["work"].verified == {}, "a group whose topics come and go does not grow"
+    assert driver.machine._shares.groups["work"].verified == {}, "deleted topics do not accumulate"
     driver.wait(LIMITS.share.initialization_retry_ms)
     driver.beat("a", found.epoch)
     assert driver.effects == [deletion]
@@ -297,7 +297,7 @@ def test_share_groups_are_listed_with_their_type(driver: Driver) -> None:
     assert driver.ask(ListGroups(frozenset(), frozenset({"classic"}))).groups == ()
 
 
-def test_a_group_is_deleted_once_it_has_neither_members_nor_states(driver: Driver) -> None:
+def test_a_group_is_deleted_only_when_it_has_neither_members_nor_states(driver: Driver) -> None:
     joined(driver, "a")
     delete = DeleteGroups(("work",))
     assert driver.ask(delete).groups[0].error is KafkaCode.NON_EMPTY_GROUP
@@ -311,8 +311,8 @@ def test_a_group_is_deleted_once_it_has_neither_members_nor_states(driver: Drive
     assert driver.ask(DescribeShareGroups(("work",))).groups[0].error is KafkaCode.GROUP_ID_NOT_FOUND
 
 
-def test_leftovers_of_a_deleted_group_are_not_restored(driver: Driver) -> None:
-    """The replica was behind while others removed tombstones, so its log has only the last one."""
+def test_a_deleted_group_is_not_restored_from_a_log_without_most_of_its_tombstones(driver: Driver) -> None:
+    """The replica was behind while others removed tombstones, so its log has only the last tombstone."""
     joined(driver, "a")
     left = list(driver.log)
     driver.beat("a", -1)
@@ -324,7 +324,7 @@ def test_leftovers_of_a_deleted_group_are_not_restored(driver: Driver) -> None:
     assert set({record.key: record.value for record in driver.log}.values()) == {None}
 
 
-def test_a_member_of_a_deleted_group_is_not_a_member_of_its_successor(driver: Driver) -> None:
+def test_a_member_of_a_deleted_group_is_not_a_member_of_a_new_group_of_the_same_name(driver: Driver) -> None:
     """The log lacks the tombstones between the two groups."""
     joined(driver, "a", "b")
     successor = Driver()
@@ -335,7 +335,7 @@ def test_a_member_of_a_deleted_group_is_not_a_member_of_its_successor(driver: Dr
     assert [member.member_id for member in described.members] == ["c"]
 
 
-def test_a_deleted_member_that_a_later_successor_seems_to_have_is_removed_with_its_session(driver: Driver) -> None:
+def test_a_new_group_removes_apparent_members_of_a_deleted_group_at_their_session_timeout(driver: Driver) -> None:
     """The log lacks the tombstones, and the epoch of the successor is no longer below that of the deleted member."""
     joined(driver, "a", "b")
     left = list(driver.log)
@@ -382,8 +382,10 @@ def test_a_reset_creates_a_missing_group_whose_first_member_finds_its_states(dri
 
 
 @pytest.mark.parametrize("fails_over", [False, True])
-def test_the_first_member_restores_states_of_an_interrupted_deletion(driver: Driver, fails_over: bool) -> None:
-    """The states were deleted, and the group did not note that.  An initialization changes no existing state."""
+def test_the_first_member_initializes_states_again_after_an_interrupted_deletion(
+    driver: Driver, fails_over: bool
+) -> None:
+    """The states were deleted, and the group has no record of that.  An initialization changes no existing state."""
     everything = (NamedPartitions(ORDERS, "orders", (0, 1, 2, 3)),)
     joined(driver, "a")
     driver.beat("a", -1)
@@ -406,7 +408,7 @@ def test_the_first_member_restores_states_of_an_interrupted_deletion(driver: Dri
     assert len(driver.effects) == 1, "each state exists"
 
 
-def test_a_deletion_of_states_delays_no_new_partitions(driver: Driver) -> None:
+def test_a_deletion_of_states_does_not_delay_the_initialization_of_new_partitions(driver: Driver) -> None:
     joined(driver, "a")
     driver.beat("a", -1)
     epoch = driver.beat("b", 0, ("events", "orders")).epoch
@@ -423,7 +425,7 @@ def test_a_deletion_of_states_delays_no_new_partitions(driver: Driver) -> None:
     assert effect.partitions == (NamedPartitions(ORDERS, "orders", (4,)),)
 
 
-def test_a_late_report_does_not_hide_that_states_were_deleted(driver: Driver) -> None:
+def test_a_late_report_of_an_initialization_does_not_hide_the_deletion_of_the_states(driver: Driver) -> None:
     """The states were initialized, then deleted, and the report of the initialization arrives last."""
     joined(driver, "a")
     driver.beat("a", -1)
@@ -435,7 +437,7 @@ def test_a_late_report_does_not_hide_that_states_were_deleted(driver: Driver) ->
     assert driver.effects[-1].partitions == (NamedPartitions(ORDERS, "orders", (0, 1, 2, 3)),)
 
 
-def test_verified_states_delay_no_new_partitions(driver: Driver) -> None:
+def test_new_partitions_are_initialized_at_once_after_existing_states_were_verified(driver: Driver) -> None:
     joined(driver, "a")
     driver.beat("a", -1)
     epoch = driver.beat("b").epoch
@@ -463,7 +465,7 @@ def test_a_share_partition_is_not_listed_before_it_has_a_state(driver: Driver) -
     assert driver.effects[-1].partitions == (NamedPartitions(ORDERS, "orders", (0, 1, 2, 3)),)
 
 
-def test_a_reset_without_partitions_changes_nothing(driver: Driver) -> None:
+def test_a_reset_without_partitions_creates_no_group(driver: Driver) -> None:
     assert driver.ask(ResetShareStates("work", ())).error is NONE
     assert driver.log == []
     assert driver.ask(ListShareStates("work")).error is KafkaCode.GROUP_ID_NOT_FOUND
@@ -495,7 +497,7 @@ def test_a_reset_creates_no_group_above_the_limit(monkeypatch: pytest.MonkeyPatc
     assert driver.ask(ResetShareStates("work", partitions)).error is NONE, "it exists"
 
 
-def test_the_assignor_leaves_nobody_without_work() -> None:
+def test_the_assignor_gives_each_member_a_partition_even_if_members_outnumber_partitions() -> None:
     alone = assign({"a": [ORDERS, EVENTS]}, {ORDERS: frozenset({0, 1}), EVENTS: frozenset({0})})
     assert alone == {"a": {ORDERS: frozenset({0, 1}), EVENTS: frozenset({0})}}
     shared = assign({"a": [EVENTS], "b": [EVENTS]}, {EVENTS: frozenset({0})})

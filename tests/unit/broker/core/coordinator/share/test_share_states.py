@@ -1,4 +1,4 @@
-"""The share coordinator: states of share partitions, and who may change them."""
+"""The share coordinator: states of share partitions, and the requests that may change them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_reset_that_arrives_again_does_not_undo_deliveries(driver: Driver) -> 
     assert (driver.state().start_offset, driver.state().batches) == (20, ())
 
 
-def test_states_with_missing_letters_are_known_also_after_a_failover(driver: Driver) -> None:
+def test_states_with_missing_dead_letters_are_known_before_and_after_a_failover(driver: Driver) -> None:
     driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(10, 11, AVAILABLE, 1), StateBatch(12, 15, ARCHIVED, 1))))
     assert not driver.machine.archiving
     driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(11, 12, ARCHIVING, 1),)))
@@ -101,7 +101,7 @@ def test_states_with_missing_letters_are_known_also_after_a_failover(driver: Dri
 
 
 @pytest.mark.parametrize("end", [DeleteState(KEY), InitializeState(KEY, 2, 20)])
-def test_a_state_that_is_deleted_or_reset_lacks_no_letters(driver: Driver, end: StateRequest) -> None:
+def test_a_deleted_or_reset_state_has_no_missing_dead_letters(driver: Driver, end: StateRequest) -> None:
     driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(11, 12, ARCHIVING, 1),)))
     assert driver.error(end) is KafkaCode.NONE
     assert not driver.machine.archiving
@@ -109,7 +109,7 @@ def test_a_state_that_is_deleted_or_reset_lacks_no_letters(driver: Driver, end: 
     assert not driver.machine.archiving
 
 
-def test_the_key_is_kafkas() -> None:
+def test_the_text_of_a_share_key_has_kafkas_format() -> None:
     assert KEY.text == "work:AAAAAAAAAAAAAAAAAAAABw:3"
 
 
@@ -122,7 +122,7 @@ def test_writes_are_merged_and_survive_a_failover(driver: Driver) -> None:
     assert driver.state().done_count == 3
 
 
-def test_the_start_passes_what_is_done_and_never_moves_back(driver: Driver) -> None:
+def test_the_start_offset_moves_past_acknowledged_records_and_never_back(driver: Driver) -> None:
     driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(10, 20, ACCEPTED, 1),)))
     assert (driver.state().start_offset, driver.state().batches) == (20, ())
     driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(15, 22, AVAILABLE, 1),)))
@@ -137,7 +137,7 @@ def test_a_deposed_leader_can_neither_read_nor_write(driver: Driver) -> None:
     assert driver.error(WriteState(KEY, 1, 6, 11, ())) is KafkaCode.NONE
 
 
-def test_a_leader_with_an_earlier_state_is_fenced(driver: Driver) -> None:
+def test_a_leader_with_an_earlier_state_epoch_is_fenced(driver: Driver) -> None:
     assert driver.error(InitializeState(KEY, 2, 0)) is KafkaCode.NONE
     assert driver.error(WriteState(KEY, 1, 9, 50, ())) is KafkaCode.FENCED_STATE_EPOCH
     assert driver.error(InitializeState(KEY, 1, 50)) is KafkaCode.FENCED_STATE_EPOCH
@@ -190,7 +190,7 @@ def test_invalid_requests_change_nothing(request_: StateRequest) -> None:
     assert driver.state() == before
 
 
-def test_share_partitions_are_bounded() -> None:
+def test_the_number_of_share_partition_states_is_bounded() -> None:
     driver = Driver(ShareStateLimits(states_max=1))
     assert driver.error(InitializeState(KEY, 1, 0)) is KafkaCode.NONE
     assert driver.error(InitializeState(KEY._replace(partition=4), 1, 0)) is KafkaCode.POLICY_VIOLATION
@@ -203,14 +203,14 @@ def test_a_repeated_read_of_one_leader_writes_nothing(driver: Driver) -> None:
     assert len(driver.log) == before
 
 
-def test_the_largest_numbers_fit_into_a_record(driver: Driver) -> None:
+def test_the_largest_batch_and_the_largest_offset_fit_into_a_record(driver: Driver) -> None:
     assert driver.error(WriteState(KEY, 1, 5, 10, (StateBatch(11, 11 + INT32_MAX, ACCEPTED, 1),))) is KafkaCode.NONE
     assert driver.error(WriteState(KEY, 1, 5, 10, (StateBatch(10, OFFSET_MAX, ACCEPTED, 1),))) is KafkaCode.NONE
     driver.fail_over()
     assert driver.state().start_offset == OFFSET_MAX
 
 
-def test_the_number_of_changes_begins_again_after_its_maximum(driver: Driver) -> None:
+def test_the_snapshot_epoch_wraps_to_zero_after_its_maximum(driver: Driver) -> None:
     last = driver.log[-1]
     driver.machine.replay(Record(last.key, write_snapshot(replace(driver.state(), snapshot_epoch=INT32_MAX))))
     assert driver.error(WriteState(KEY, 1, 5, 11, ())) is KafkaCode.NONE
@@ -218,7 +218,7 @@ def test_the_number_of_changes_begins_again_after_its_maximum(driver: Driver) ->
     assert (driver.state().snapshot_epoch, driver.state().start_offset) == (0, 11)
 
 
-def test_updates_of_kafka_are_read(driver: Driver) -> None:
+def test_share_update_records_of_kafka_are_read(driver: Driver) -> None:
     key = int16(1) + int16(4) + b"work" + KEY.topic_id.bytes + int32(KEY.partition)
     batch = int64(12) + int64(13) + int8(2) + int16(1) + tagged({})
     value = int16(0) + int32(1) + int32(8) + int64(11) + uvarint(2) + batch + tagged({0: int32(2)})
@@ -237,8 +237,8 @@ def test_damaged_records_are_refused(driver: Driver) -> None:
     assert driver.machine.unknown_records == 1
 
 
-def test_merging_keeps_what_a_lost_answer_made_durable() -> None:
-    """A leader that did not hear of a durable save sends its earlier start again."""
+def test_merging_keeps_a_durable_save_whose_answer_was_lost() -> None:
+    """A leader that got no answer to a durable save sends its earlier start offset again."""
     start, batches = merged(0, (), 0, (StateBatch(0, 10, ACCEPTED, 1),))
     assert merged(start, batches, 0, (StateBatch(0, 5, AVAILABLE, 1),)) == (10, ())
 
