@@ -64,7 +64,7 @@ MUTANTS = (
         SESSION,
         "        if stance != self.stance:\n",
         "        if self.stance is None:\n",
-        (f"{SESSION_TESTS}::test_all_partitions_are_ready_again_when_the_answers_depend_on_something_else",),
+        (f"{SESSION_TESTS}::test_all_partitions_become_ready_again_when_the_isolation_level_changes",),
     ),
     Mutant(
         "a consumer's session replaces one that has just begun",
@@ -88,7 +88,7 @@ MUTANTS = (
         PARTITION,
         "if self.high_watermark >= end:\n                return KafkaCode.NONE",
         "if self.high_watermark >= end - 1:\n                return KafkaCode.NONE",
-        (f"{PARTITION_TESTS}::test_acks_all_is_answered_when_the_watermark_has_passed",),
+        (f"{PARTITION_TESTS}::test_acks_all_is_answered_once_the_watermark_reaches_the_end_of_the_write",),
     ),
     Mutant(
         "a leader counts records that it has not flushed",
@@ -102,7 +102,7 @@ MUTANTS = (
         PARTITION,
         "min(self.limits.min_isr, len(self.replicas) - len(self.adding))",
         "min(self.limits.min_isr, len(self.replicas))",
-        (f"{PARTITION_TESTS}::test_replicas_being_added_do_not_raise_the_minimum",),
+        (f"{PARTITION_TESTS}::test_replicas_that_are_being_added_do_not_raise_the_effective_min_isr",),
     ),
     Mutant(
         "divergence is judged by offset alone",
@@ -123,7 +123,7 @@ MUTANTS = (
         PARTITION,
         "epoch, end = epochs.end_of(min(last_fetched_epoch, epochs.latest))\n",
         "epoch, end = epochs.end_of(last_fetched_epoch)\n    if epoch < 0:\n        return KafkaCode.NONE\n",
-        (f"{PARTITION_POSITION_TESTS}::test_an_epoch_above_the_leaders_latest_diverges_at_its_end",),
+        (f"{PARTITION_POSITION_TESTS}::test_an_epoch_above_the_leaders_latest_diverges_at_the_leaders_log_end",),
     ),
     Mutant(
         "a follower cuts at the leader's end of an epoch that it does not know",
@@ -140,7 +140,7 @@ MUTANTS = (
         "return TruncateTo(end) if end >= log_start else RestartAt(leaders_start)",
         "return TruncateTo(max(end, log_start))",
         (
-            f"{PARTITION_POSITION_TESTS}::test_a_log_that_diverges_below_its_start_starts_over",
+            f"{PARTITION_POSITION_TESTS}::test_a_log_that_diverges_below_its_own_start_restarts_at_the_leaders_log_start",
             "tests/simulation/test_emptied_follower.py",
         ),
     ),
@@ -149,14 +149,18 @@ MUTANTS = (
         PARTITION,
         "if log_start < log_end < reply.log_start:",
         "if log_end < reply.log_start:",
-        (f"{PARTITION_POSITION_TESTS}::test_records_that_all_lie_below_the_leaders_start_are_dropped",),
+        (
+            f"{PARTITION_POSITION_TESTS}::test_a_follower_restarts_at_the_leaders_log_start_if_all_its_records_lie_below_it",
+        ),
     ),
     Mutant(
         "a log keeps records that all lie below the leader's start",
         PARTITION,
         "if log_start < log_end < reply.log_start:",
         "if log_end < log_start < reply.log_start:",
-        (f"{PARTITION_POSITION_TESTS}::test_records_that_all_lie_below_the_leaders_start_are_dropped",),
+        (
+            f"{PARTITION_POSITION_TESTS}::test_a_follower_restarts_at_the_leaders_log_start_if_all_its_records_lie_below_it",
+        ),
     ),
     Mutant(
         "a reply to another last epoch is accepted",
@@ -170,14 +174,14 @@ MUTANTS = (
         PARTITION,
         "            and follower.end >= self.epoch_start\n",
         "",
-        (f"{PARTITION_ISR_TESTS}::test_a_replica_below_the_watermark_or_the_elections_end_does_not_join",),
+        (f"{PARTITION_ISR_TESTS}::test_a_replica_below_the_watermark_or_the_log_end_at_the_election_does_not_join",),
     ),
     Mutant(
         "a definite refusal leaves its additions in force forever",
         PARTITION,
         "                    pending.additions.clear()\n",
         "",
-        (f"{PARTITION_ISR_TESTS}::test_a_definite_refusal_frees_the_watermark",),
+        (f"{PARTITION_ISR_TESTS}::test_a_refused_addition_no_longer_holds_the_watermark_back",),
     ),
     Mutant(
         "an older incarnation's fetch counts",
@@ -191,7 +195,7 @@ MUTANTS = (
         EPOCHS,
         "index = bisect_left(self._starts, start_offset) - 1",
         "index = bisect_right(self._starts, start_offset) - 1",
-        (f"{EPOCH_TESTS}::test_the_epoch_of_the_last_record_is_known_when_the_record_is_deleted",),
+        (f"{EPOCH_TESTS}::test_the_epoch_of_the_last_record_stays_known_after_the_record_is_deleted",),
     ),
     Mutant(
         "a truncation keeps an epoch that begins at the new end",
@@ -205,7 +209,7 @@ MUTANTS = (
         SESSION,
         "if found is None or found.replica_id != replica_id:\n            return",
         "if found is None:\n            return",
-        (f"{SESSION_TESTS}::test_another_fetchers_session_is_not_found",),
+        (f"{SESSION_TESTS}::test_a_fetcher_can_neither_use_nor_close_the_session_of_another_fetcher",),
     ),
     Mutant(
         "a session forgets that a partition has records when it is touched",
@@ -226,14 +230,18 @@ MUTANTS = (
         "broker/core/transactions.py",
         "            stable = min(stable, decided.first_offset)\n",
         "            pass\n",
-        ("tests/unit/broker/core/test_transactions.py::test_a_marker_counts_only_once_it_is_committed",),
+        (
+            "tests/unit/broker/core/test_transactions.py::test_a_marker_does_not_move_the_last_stable_offset_before_it_is_committed",
+        ),
     ),
     Mutant(
         "an aborted transaction is not reported to its last records",
         "broker/core/transactions.py",
         "            self._stable.append(next(iter(self.open.values()), marker_offset + 1))",
         "            self._stable.append(marker_offset + 1)",
-        ("tests/unit/broker/core/test_transactions.py::test_a_longer_transaction_is_reported_behind_a_shorter_one",),
+        (
+            "tests/unit/broker/core/test_transactions.py::test_aborted_transactions_are_reported_in_the_order_of_their_markers",
+        ),
     ),
     Mutant(
         "a marker does not void a confirmation under way",
@@ -268,7 +276,7 @@ MUTANTS = (
         "if token is not None and not (has_raised and token.producer_epoch == batch.producer_epoch):",
         "if token is not None:",
         (
-            "tests/unit/broker/core/test_transactions.py::test_the_next_epoch_waits_for_the_marker_of_the_transaction_before",
+            "tests/unit/broker/core/test_transactions.py::test_a_batch_of_the_next_epoch_waits_for_the_marker_of_the_previous_transaction",
         ),
     ),
     Mutant(
@@ -300,7 +308,7 @@ MUTANTS = (
         " and producer is not None and producer.epoch >= producer_epoch\n",
         " and producer is not None\n",
         (
-            "tests/unit/broker/core/test_transactions.py::test_the_next_epoch_waits_for_the_marker_of_the_transaction_before",
+            "tests/unit/broker/core/test_transactions.py::test_a_batch_of_the_next_epoch_waits_for_the_marker_of_the_previous_transaction",
         ),
     ),
     Mutant(

@@ -622,7 +622,9 @@ MUTANTS = (
         "broker/core/producer_state.py",
         "batch.base_sequence > verification.lowest_sequence",
         "batch.base_sequence < 0",
-        ("tests/unit/broker/core/test_transactions.py::test_a_transaction_begins_with_the_first_batch_that_asked",),
+        (
+            "tests/unit/broker/core/test_transactions.py::test_a_transaction_begins_with_the_first_batch_that_requested_verification",
+        ),
     ),
     Mutant(
         "an end does not raise the epoch",

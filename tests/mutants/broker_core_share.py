@@ -27,7 +27,7 @@ MUTANTS = (
         PARTITION,
         "if first <= self.start_offset == self.end_offset < end:",
         "if self.start_offset == self.end_offset < end:",
-        (f"{UNIT}::test_a_range_without_records_passes_over_none_before_it",),
+        (f"{UNIT}::test_hiding_a_distant_range_without_records_skips_no_records_before_it",),
     ),
     Mutant(
         "a leader moves the start of a new group to that of a deleted one",
@@ -62,7 +62,7 @@ MUTANTS = (
         PARTITION,
         "return status.state is Delivery.ACQUIRED and not status.save and status.member == member",
         "return status.state is Delivery.ACQUIRED and not status.save",
-        (f"{UNIT}::test_acknowledgements_of_strangers_change_nothing",),
+        (f"{UNIT}::test_acknowledgements_of_records_that_the_member_does_not_hold_are_refused",),
     ),
     Mutant(
         "a record is done although its acceptance could not be saved",
@@ -111,7 +111,7 @@ MUTANTS = (
         PARTITION,
         "            if state is Delivery.ARCHIVING:\n",
         "            if False:\n",
-        (f"{UNIT}::test_an_expired_record_is_locked_until_archiving_is_durable",),
+        (f"{UNIT}::test_a_record_that_expired_too_often_stays_locked_until_archiving_is_durable",),
     ),
     Mutant(
         "a gap gets a dead letter",
@@ -125,7 +125,7 @@ MUTANTS = (
         PARTITION,
         "            elif status.state is Delivery.ARCHIVING:\n",
         "            elif False:\n",
-        (f"{UNIT}::test_a_letter_is_not_written_again_because_its_save_has_failed",),
+        (f"{UNIT}::test_a_dead_letter_is_not_written_again_if_its_save_fails",),
     ),
     Mutant(
         "a dead letter that was not written counts as written",
@@ -295,7 +295,7 @@ MUTANTS = (
         PARTITION,
         "                if first >= self.end_offset:\n",
         "                if first < 0:\n",
-        (f"{UNIT}::test_a_member_has_lost_the_records_that_an_earlier_leader_delivered",),
+        (f"{UNIT}::test_acknowledging_records_that_an_earlier_leader_delivered_is_an_invalid_record_state",),
     ),
     Mutant(
         "the deletion of states of a deleted topic is not repeated",

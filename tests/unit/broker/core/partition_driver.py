@@ -71,7 +71,7 @@ class Leader:
         return self.state.on_fetch(broker_id, epoch, end, self.now_ms, contact)
 
     def hear(self, broker_id: int) -> None:
-        """An incremental fetch that does not name this partition."""
+        """Receive an incremental fetch that does not name this partition."""
         self.contacts[broker_id].last_fetch_ms = self.now_ms
 
     def log_shows(self, isr: tuple[int, ...], partition_epoch: int) -> bool:
@@ -83,7 +83,7 @@ class Leader:
 
 
 def history(*epochs: tuple[int, int], end: int) -> EpochCache:
-    """The history of a log whose epochs start at the given offsets."""
+    """Return the history of a log whose epochs start at the given offsets."""
     return EpochCache(epochs, end)
 
 

@@ -1,4 +1,4 @@
-"""The choice of what is compacted: the dirty part of a log, when it is due, and groups of segments."""
+"""The choice of segments to compact: the dirty part of a log, when it is due, and groups of segments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_young_records_are_not_cleaned_yet() -> None:
     assert dirty_range(sealed, 20, 30, policy, 3_000).limit == 30  # clean segments may be young
 
 
-def test_a_log_is_due_by_its_dirty_ratio_or_by_its_age() -> None:
+def test_a_log_is_due_for_compaction_by_its_dirty_ratio_or_by_its_age() -> None:
     policy = CleaningPolicy(max_lag_ms=1_000, min_dirty_ratio=0.5)
     dirty = dirty_range([span(0, 10, 300), span(10, 20, 100)], 10, 20, policy, 0)
     assert dirty.ratio == 0.25
@@ -35,7 +35,7 @@ def test_a_log_is_due_by_its_dirty_ratio_or_by_its_age() -> None:
     assert not is_due(dirty_range([span(0, 10)], 10, 10, policy, 0), policy, -1, 10**6)
 
 
-def test_segments_share_a_replacement_within_size_and_offsets() -> None:
+def test_adjacent_segments_are_compacted_into_one_within_limits_of_size_offsets_and_number() -> None:
     spans = [span(0, 10, 60), span(10, 20, 30), span(20, 30, 20), span(30, 40, 500), span(40, 50, 1)]
     assert [[one.base_offset for one in group] for group in group_segments(spans, 100)] == [[0, 10], [20], [30], [40]]
     far = [span(0, 10), span(10, 2**31), span(2**31, 2**31 + 5)]

@@ -52,7 +52,7 @@ def test_truncation_forgets_later_epochs() -> None:
     assert epochs.latest == -1
 
 
-def test_a_later_start_keeps_the_epoch_in_force() -> None:
+def test_a_later_log_start_keeps_the_epoch_at_that_offset() -> None:
     epochs = EpochCache([(2, 10), (5, 20), (6, 30)], end_offset=35)
     epochs.drop_before(25)
     assert list(epochs.entries) == [(5, 20), (6, 30)]
@@ -61,7 +61,7 @@ def test_a_later_start_keeps_the_epoch_in_force() -> None:
     assert epochs.end_of(6) == (6, 35)
 
 
-def test_the_epoch_of_the_last_record_is_known_when_the_record_is_deleted() -> None:
+def test_the_epoch_of_the_last_record_stays_known_after_the_record_is_deleted() -> None:
     epochs = EpochCache([(2, 10), (5, 20)], end_offset=35)
     epochs.drop_before(35)
     assert (epochs.last_epoch, epochs.entries) == (5, ((5, 20),))

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions: the fetcher's end, the leader's end, and both together."""
+"""Incremental fetch sessions: the fetcher's side, the leader's side, and both together."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def target(offset: int) -> FetchTarget:
     return FetchTarget(3, offset, 2, 0, 1 << 20)
 
 
-def test_the_first_request_names_all_partitions_and_later_ones_the_changes() -> None:
+def test_the_first_request_names_all_partitions_and_later_requests_only_changes() -> None:
     session = FetcherSession()
     session.want(key(0), target(10))
     session.want(key(1), target(20))
@@ -57,7 +57,7 @@ def test_the_first_request_names_all_partitions_and_later_ones_the_changes() -> 
     assert (third.session_epoch, third.targets, third.forgotten) == (2, (), ())
 
 
-def test_a_target_that_returns_to_the_sent_one_is_not_sent_again() -> None:
+def test_a_target_that_is_restored_before_the_next_request_is_not_sent_again() -> None:
     session = FetcherSession()
     session.want(key(0), target(10))
     session.on_reply(session.build(), 77)
@@ -70,7 +70,7 @@ def test_a_target_that_returns_to_the_sent_one_is_not_sent_again() -> None:
 
 
 def test_a_refused_partition_is_named_again_with_an_unchanged_target() -> None:
-    """The leader refused the position, so it has not counted it as an acknowledgement."""
+    """The leader refused the position, so it did not count as an acknowledgement."""
     session = FetcherSession()
     session.want(key(0), target(10))
     session.on_reply(session.build(), 77)
@@ -107,7 +107,7 @@ def test_a_late_refusal_of_a_forgotten_partition_changes_nothing() -> None:
     assert (again.targets, again.forgotten) == ((), ())
 
 
-def test_after_a_reset_everything_is_named_again() -> None:
+def test_a_reset_session_names_all_partitions_again() -> None:
     session = FetcherSession()
     session.want(key(0), target(10))
     session.on_reply(session.build(), 77)
@@ -171,7 +171,7 @@ def test_more_partitions_than_one_request_may_name_need_several_requests() -> No
     assert not session.has_news
 
 
-def test_without_a_session_all_partitions_take_turns() -> None:
+def test_full_requests_without_a_session_rotate_through_all_partitions() -> None:
     session = FetcherSession(targets_max=3)
     for index in range(5):
         session.want(key(index), target(index))
@@ -227,7 +227,7 @@ def opened(
     return session
 
 
-def test_requests_are_counted() -> None:
+def test_a_request_with_an_unexpected_session_epoch_is_refused() -> None:
     sessions, _ = cache()
     session = opened(sessions, 2, 0)
     assert session.full
@@ -239,7 +239,7 @@ def test_requests_are_counted() -> None:
     assert sessions.begin(99, 1, 2, 5) is KafkaCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_another_fetchers_session_is_not_found() -> None:
+def test_a_fetcher_can_neither_use_nor_close_the_session_of_another_fetcher() -> None:
     sessions, closed = cache()
     session = opened(sessions, 2, 0)
     assert sessions.begin(session.session_id, 1, 3, 0) is KafkaCode.FETCH_SESSION_ID_NOT_FOUND
@@ -280,14 +280,14 @@ def test_a_consumer_replaces_the_smallest_older_session_that_lists_fewer_partiti
     kept(sessions, large, small, follower, now_ms=900)
     assert opened(sessions, CONSUMER, 901, 9).session_id == 0, "the others are new"
     kept(sessions, large, small, follower, now_ms=1_800)
-    assert opened(sessions, CONSUMER, 1_850, 9).session_id == 0, "searched a moment ago"
+    assert opened(sessions, CONSUMER, 1_850, 9).session_id == 0, "the cache was searched a moment ago"
     assert opened(sessions, CONSUMER, 1_901, 3).session_id == 0, "none lists fewer"
     kept(sessions, large, small, follower, now_ms=2_500)
     assert opened(sessions, CONSUMER, 2_901, 4).session_id != 0
     assert closed == [small.session_id]
 
 
-def test_a_follower_replaces_a_consumers_session_but_no_followers() -> None:
+def test_a_follower_replaces_the_session_of_a_consumer_but_not_of_a_follower() -> None:
     sessions, closed = cache(capacity=2)
     opened(sessions, 2, 0)
     consumer = opened(sessions, CONSUMER, 0, 50)
@@ -300,7 +300,7 @@ def test_the_partitions_in_consumers_sessions_are_bounded() -> None:
     sessions, closed = cache(capacity=9, partitions_max=10)
     first = opened(sessions, CONSUMER, 0, 6)
     assert opened(sessions, CONSUMER, 0, 5).session_id == 0
-    assert opened(sessions, 2, 0, 50).session_id != 0, "a follower's do not count"
+    assert opened(sessions, 2, 0, 50).session_id != 0, "partitions of followers' sessions do not count"
     second = opened(sessions, CONSUMER, 0, 4)
     assert second.session_id != 0
     second.put(entry(90, 0))
@@ -320,7 +320,7 @@ def test_a_session_names_topics_either_by_id_or_by_name() -> None:
     assert sessions.begin(session.session_id, 1, CONSUMER, 0, by_id=True) is session, "the refusal did not count"
 
 
-def test_all_partitions_are_ready_again_when_the_answers_depend_on_something_else() -> None:
+def test_all_partitions_become_ready_again_when_the_isolation_level_changes() -> None:
     sessions, _ = cache()
     session = opened(sessions, CONSUMER, 0, 3)
     session.take_stance("read_committed")
@@ -331,7 +331,7 @@ def test_all_partitions_are_ready_again_when_the_answers_depend_on_something_els
     assert list(session.ready) == [key(0), key(1), key(2)]
 
 
-def test_a_new_incarnation_closes_its_old_sessions() -> None:
+def test_a_new_incarnation_of_a_follower_closes_its_old_sessions() -> None:
     sessions, closed = cache()
     session = opened(sessions, 2, 0)
     opened(sessions, 3, 0)
@@ -361,7 +361,7 @@ def test_only_touched_partitions_are_ready() -> None:
 
 
 @given(st.integers(0, 2**32))
-def test_both_ends_agree_after_any_history(seed: int) -> None:
+def test_leader_and_fetcher_agree_on_the_session_after_any_requests_and_losses(seed: int) -> None:
     """After a successful request the leader has exactly the fetcher's targets, regardless of lost messages."""
     random = Random(seed)
     sessions, _ = cache(1)

@@ -20,7 +20,7 @@ from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.partition_driver import Leader, history, reply
 
 
-def test_k13091_the_watermark_moves_in_the_step_in_which_the_log_shows_the_shrink() -> None:
+def test_k13091_the_watermark_moves_in_the_step_that_applies_the_committed_shrink() -> None:
     """No further fetch is needed: a write that waits for the leaving replica is answered immediately."""
     leader = Leader()
     leader.write(10)
@@ -72,12 +72,12 @@ class Follower:
 
 
 def test_k14704_a_divergence_truncates_before_any_watermark_is_accepted() -> None:
-    """The leader's watermark covers offsets at which this log has other records: none of them may be shown."""
+    """The leader's watermark covers offsets at which this log has other records, which no consumer may see."""
     follower = Follower([4, 4, 5, 5, 5], high_watermark=2)
     follower.take(follower.sent(), reply(diverging=Divergence(4, 3), high_watermark=5))
     assert (follower.log, follower.state.high_watermark) == ([4, 4], 2)
     follower.take(follower.sent(), reply(high_watermark=5))
-    assert follower.state.high_watermark == 2, "never past its own end"
+    assert follower.state.high_watermark == 2, "the watermark never exceeds the follower's own log end"
 
 
 def test_k18991_a_reply_of_another_leader_epoch_truncates_nothing() -> None:
@@ -88,7 +88,7 @@ def test_k18991_a_reply_of_another_leader_epoch_truncates_nothing() -> None:
     assert (follower.log, follower.state.high_watermark) == ([4, 5, 5], 1)
 
 
-def test_k13254_watermark_and_isr_change_in_one_step_in_either_order() -> None:
+def test_k13254_a_refused_proposal_and_a_flush_give_the_same_state_in_either_order() -> None:
     """In Kafka, two locks were taken in two orders.
 
     In quorumlog, one task owns a partition, and both orders end in the same state.

@@ -32,7 +32,7 @@ def test_a_broker_registers_at_once_and_retries_until_it_is_accepted() -> None:
         assert core.next_action(now) == Register()
     assert waits[0] == BACKOFF_MIN_MS
     assert waits == sorted(waits)
-    assert waits[-1] == 1_000, "never rarer than the interval"
+    assert waits[-1] == 1_000, "the longest wait is the heartbeat interval"
 
 
 def test_a_broker_sends_a_heartbeat_at_once_and_then_each_interval() -> None:
@@ -53,7 +53,7 @@ def test_a_heartbeat_follows_at_once_when_the_registration_is_applied() -> None:
     core.on_beat(False, False, 0, 201)
     assert core.stage is Stage.RUNNING
     core.on_applied(9, 300)
-    assert core.next_action(300) == Wait(1_201), "running, it has no news for the controller"
+    assert core.next_action(300) == Wait(1_201), "a running broker has nothing new to report"
 
 
 def test_a_fenced_broker_acknowledges_its_fencing_at_once() -> None:
@@ -76,7 +76,7 @@ def test_a_broker_with_a_stale_epoch_registers_again() -> None:
     assert core.next_action(700) == Beat(want_shutdown=False)
 
 
-def test_a_stopping_broker_asks_until_it_is_released() -> None:
+def test_a_stopping_broker_repeats_its_shutdown_request_until_the_controller_releases_it() -> None:
     core = running()
     core.stop(deadline_ms=5_000, now_ms=100)
     assert core.next_action(100) == Beat(want_shutdown=True)
@@ -127,7 +127,7 @@ def test_a_broker_that_never_registered_stops_at_once() -> None:
     assert core.next_action(10) == End(released=True)
 
 
-def test_a_broker_that_loses_its_registration_while_stopping_ends() -> None:
+def test_a_broker_that_loses_its_registration_while_stopping_stops_at_once() -> None:
     core = running()
     core.stop(deadline_ms=5_000, now_ms=10)
     core.on_stale(20)

@@ -21,7 +21,7 @@ def test_the_leader_serves_its_own_rack_and_consumers_without_a_rack() -> None:
     assert nearest_replica("b", None, 5, []) is None
 
 
-def test_a_replica_must_have_the_offset_in_its_log_or_as_its_end() -> None:
+def test_a_replica_is_chosen_only_if_its_log_contains_the_offset_or_ends_there() -> None:
     for start, end, chosen in ((0, 5, 2), (5, 9, 2), (0, 4, None), (6, 9, None), (-1, 9, None), (0, -1, None)):
         assert nearest_replica("b", "a", 5, [replica(2, "b", start, end)]) == chosen, (start, end)
 

@@ -36,7 +36,7 @@ def test_unflushed_records_of_the_leader_are_not_committed() -> None:
     assert leader.hw == 6
 
 
-def test_a_sole_replica_is_committed_by_its_own_flush() -> None:
+def test_the_records_of_a_sole_replica_are_committed_by_its_own_flush() -> None:
     state = LeaderState(
         1,
         Assignment((1,), (1,), 1, 0, 0),
@@ -83,7 +83,7 @@ def test_watermark_never_decreases_when_a_follower_truncates() -> None:
     assert leader.hw == 10
 
 
-def test_watermark_does_not_advance_below_the_minimum() -> None:
+def test_watermark_does_not_advance_while_the_isr_is_below_min_isr() -> None:
     leader = Leader(isr=(1,))
     leader.write(10)
     assert leader.hw == 0
@@ -125,7 +125,7 @@ def test_unknown_values_of_acks_are_refused(acks: int) -> None:
     assert Leader().state.admits(acks) is KafkaCode.INVALID_REQUIRED_ACKS
 
 
-def test_replicas_being_added_do_not_raise_the_minimum() -> None:
+def test_replicas_that_are_being_added_do_not_raise_the_effective_min_isr() -> None:
     """Otherwise a reassignment to more replicas would refuse writes until they have caught up."""
     leader = Leader(isr=(1,), min_isr=3)
     assert leader.state.admits(-1) is KafkaCode.NOT_ENOUGH_REPLICAS
@@ -137,11 +137,11 @@ def test_replicas_being_added_do_not_raise_the_minimum() -> None:
     assert leader.state.verdict(-1, 4) is KafkaCode.NONE, "committed immediately: one of one is in sync"
 
 
-def test_the_minimum_is_never_above_the_replication_factor() -> None:
+def test_the_effective_min_isr_never_exceeds_the_replication_factor() -> None:
     assert Leader(min_isr=9).state.admits(-1) is KafkaCode.NONE
 
 
-def test_acks_all_is_answered_when_the_watermark_has_passed() -> None:
+def test_acks_all_is_answered_once_the_watermark_reaches_the_end_of_the_write() -> None:
     leader = Leader()
     leader.write(10)
     assert leader.state.verdict(-1, 10) is None
@@ -169,7 +169,7 @@ def test_acks_one_waits_for_the_leaders_flush_only() -> None:
     assert leader.state.verdict(1, 10) is KafkaCode.NONE
 
 
-def test_latest_is_unknown_until_the_watermark_reaches_the_end_at_election() -> None:
+def test_the_latest_offset_is_unknown_until_the_watermark_reaches_the_log_end_at_the_election() -> None:
     leader = Leader(log_end=10, watermark=4)
     assert not leader.state.latest_known()
     leader.fetch(2, 10)

@@ -12,7 +12,7 @@ from tests.unit.broker.core.partition_driver import Leader
 # -- joining and leaving
 
 
-def test_a_pending_addition_holds_the_watermark_until_the_log_decides() -> None:
+def test_a_pending_addition_to_the_isr_counts_for_the_watermark_before_it_is_committed() -> None:
     leader = Leader(isr=(1, 2))
     leader.write(10)
     leader.fetch(2, 10)
@@ -28,7 +28,7 @@ def test_a_pending_addition_holds_the_watermark_until_the_log_decides() -> None:
     assert leader.hw == 15
 
 
-def test_a_pending_removal_counts_only_when_committed() -> None:
+def test_a_pending_removal_from_the_isr_counts_only_once_it_is_committed() -> None:
     leader = Leader()
     leader.write(10)
     leader.now_ms += 10_001
@@ -39,7 +39,7 @@ def test_a_pending_removal_counts_only_when_committed() -> None:
     assert leader.hw == 10
 
 
-def test_a_replica_below_the_watermark_or_the_elections_end_does_not_join() -> None:
+def test_a_replica_below_the_watermark_or_the_log_end_at_the_election_does_not_join() -> None:
     leader = Leader(isr=(1, 2), log_end=10, watermark=4)
     leader.fetch(3, 3)
     assert leader.members() is None
@@ -49,7 +49,7 @@ def test_a_replica_below_the_watermark_or_the_elections_end_does_not_join() -> N
     assert leader.members() == (1, 2, 3)
 
 
-def test_a_fenced_replica_or_another_broker_epoch_does_not_join() -> None:
+def test_a_replica_that_is_fenced_or_has_an_unknown_broker_epoch_does_not_join() -> None:
     leader = Leader(isr=(1, 2))
     leader.cluster.fenced.add(3)
     leader.fetch(3, 0)
@@ -85,7 +85,7 @@ def test_a_replica_that_missed_a_deletion_by_an_earlier_leader_does_not_join() -
     assert leader.members() == (1, 2, 3)
 
 
-def test_the_log_start_of_an_earlier_incarnation_proves_nothing() -> None:
+def test_the_log_start_of_an_earlier_incarnation_does_not_let_a_replica_join() -> None:
     leader = Leader(isr=(1, 2), log_end=10, watermark=10, log_start=4)
     leader.fetch(3, 10)
     leader.state.on_log_start(3, 103, 4)
@@ -130,7 +130,7 @@ def test_a_follower_that_stops_fetching_leaves_the_isr_of_an_idle_partition() ->
     assert leader.members() == (1, 2)
 
 
-def test_an_idle_follower_is_caught_up_by_fetches_that_do_not_name_the_partition() -> None:
+def test_fetches_that_do_not_name_an_idle_partition_keep_its_follower_in_the_isr() -> None:
     leader = Leader()
     for follower in (2, 3):
         leader.fetch(follower, 0)
@@ -142,7 +142,7 @@ def test_an_idle_follower_is_caught_up_by_fetches_that_do_not_name_the_partition
     assert leader.members() is None, "both had everything until now"
 
 
-def test_a_partition_dropped_from_the_session_is_no_longer_caught_up_by_fetches() -> None:
+def test_fetches_no_longer_keep_a_follower_in_the_isr_of_a_partition_dropped_from_its_session() -> None:
     leader = Leader()
     for follower in (2, 3):
         leader.fetch(follower, 0)
@@ -176,7 +176,7 @@ def test_only_one_proposal_is_pending_at_a_time() -> None:
     assert leader.members() is None
 
 
-def test_a_missing_answer_is_not_a_refusal() -> None:
+def test_an_unanswered_proposal_stays_pending_and_is_repeated() -> None:
     leader = Leader(isr=(1, 2))
     leader.fetch(3, 0)
     proposal = leader.state.propose(leader.now_ms)
@@ -192,7 +192,7 @@ def test_a_missing_answer_is_not_a_refusal() -> None:
     assert (again.partition_epoch, again.members) == (7, (1, 2, 3))
 
 
-def test_a_definite_refusal_frees_the_watermark() -> None:
+def test_a_refused_addition_no_longer_holds_the_watermark_back() -> None:
     leader = Leader(isr=(1, 2))
     leader.fetch(3, 0)
     proposal = leader.state.propose(leader.now_ms)
@@ -247,17 +247,17 @@ def test_an_answer_after_the_record_was_applied_changes_nothing() -> None:
     assert leader.state.maximal_isr() == {1, 2, 3}
 
 
-def test_an_older_partition_epoch_changes_nothing() -> None:
+def test_an_assignment_without_a_newer_partition_epoch_does_not_change_the_isr() -> None:
     leader = Leader(isr=(1, 2))
     assert not leader.log_shows((1,), 7)
     assert leader.state.isr == (1, 2)
 
 
-# -- leaving by bytes
+# -- lag in bytes
 
 
 @pytest.mark.parametrize(("limit", "isr"), [(-1, (1, 2, 3)), (40, (1, 2, 3)), (39, (1, 2)), (0, (1, 2))])
-def test_a_follower_that_lacks_too_many_bytes_leaves_at_once(limit: int, isr: tuple[int, ...]) -> None:
+def test_a_follower_that_lags_by_too_many_bytes_leaves_the_isr_at_once(limit: int, isr: tuple[int, ...]) -> None:
     """Ten bytes a record: follower 2 has everything, follower 3 lacks four records."""
     leader = Leader()
     leader.state._size_from = lambda offset: 10 * (leader.state.log_end - offset)
@@ -269,7 +269,7 @@ def test_a_follower_that_lacks_too_many_bytes_leaves_at_once(limit: int, isr: tu
     assert leader.state.wanted_isr(leader.now_ms) == isr
 
 
-def test_a_follower_that_left_by_its_lag_in_bytes_joins_below_the_limit() -> None:
+def test_a_follower_that_left_the_isr_by_its_lag_in_bytes_rejoins_within_the_limit() -> None:
     leader = Leader(isr=(1, 2), log_end=4, watermark=4)
     leader.state._size_from = lambda offset: 10 * (leader.state.log_end - offset)
     leader.state.limits = leader.state.limits._replace(lag_max_bytes=20)

@@ -55,7 +55,7 @@ def test_divergence_is_judged_by_epoch_not_by_offset_alone(offset: int, epoch: i
 
 
 @pytest.mark.parametrize("is_replica", [True, False])
-def test_an_epoch_above_the_leaders_latest_diverges_at_its_end(is_replica: bool) -> None:
+def test_an_epoch_above_the_leaders_latest_diverges_at_the_leaders_log_end(is_replica: bool) -> None:
     assert check_position(25, 6, 0, LEADER_HISTORY, is_replica=is_replica) == Divergence(5, 30)
 
 
@@ -78,7 +78,7 @@ def test_a_position_below_the_log_start_is_out_of_range() -> None:
     assert check_position(4, 1, 5, LEADER_HISTORY, is_replica=True) is KafkaCode.OFFSET_OUT_OF_RANGE
 
 
-def test_the_leader_epoch_of_a_fetch_is_checked() -> None:
+def test_a_fetch_with_an_older_or_an_unknown_leader_epoch_is_refused() -> None:
     assert check_leader_epoch(-1, 5) is KafkaCode.NONE
     assert check_leader_epoch(5, 5) is KafkaCode.NONE
     assert check_leader_epoch(4, 5) is KafkaCode.FENCED_LEADER_EPOCH
@@ -104,7 +104,7 @@ def test_a_reply_to_another_request_is_dropped() -> None:
     assert follower.on_reply(older, reply(diverging=Divergence(1, 8)), 0, FOLLOWER_HISTORY) == Drop()
 
 
-def test_divergence_comes_before_the_watermark() -> None:
+def test_a_reply_with_a_divergence_truncates_and_does_not_move_the_watermark() -> None:
     follower = FollowerState(1, 5, 10)
     answer = reply(diverging=Divergence(3, 20), high_watermark=25)
     assert follower.on_reply(SENT, answer, 0, FOLLOWER_HISTORY) == TruncateTo(12), (
@@ -127,7 +127,7 @@ def test_batches_must_start_where_the_log_ends() -> None:
     assert follower.on_reply(SENT, reply(first_offset=24), 0, FOLLOWER_HISTORY) == DelayFetch(KafkaCode.CORRUPT_MESSAGE)
 
 
-def test_records_that_all_lie_below_the_leaders_start_are_dropped() -> None:
+def test_a_follower_restarts_at_the_leaders_log_start_if_all_its_records_lie_below_it() -> None:
     """The leader's first batch begins at 25, and a client deleted its first record."""
     follower = FollowerState(1, 5, 10)
     batch = reply(first_offset=25, log_start=26)
@@ -137,7 +137,7 @@ def test_records_that_all_lie_below_the_leaders_start_are_dropped() -> None:
     assert follower.on_reply(SENT, batch._replace(log_start=25), 24, FOLLOWER_HISTORY) == AppendRecords(20)
 
 
-def test_a_log_below_the_leaders_start_starts_over() -> None:
+def test_a_follower_out_of_range_restarts_only_at_a_later_log_start_of_the_leader() -> None:
     follower = FollowerState(1, 5, 10)
     gone = reply(code=KafkaCode.OFFSET_OUT_OF_RANGE, log_start=100)
     assert follower.on_reply(SENT, gone, 0, FOLLOWER_HISTORY) == RestartAt(100)
@@ -145,7 +145,7 @@ def test_a_log_below_the_leaders_start_starts_over() -> None:
     assert follower.on_reply(SENT, odd, 0, FOLLOWER_HISTORY) == DelayFetch(KafkaCode.OFFSET_OUT_OF_RANGE)
 
 
-def test_an_empty_log_of_an_unknown_epoch_starts_where_the_leaders_does() -> None:
+def test_an_empty_log_of_an_unknown_epoch_restarts_at_the_leaders_log_start() -> None:
     follower = FollowerState(1, 5, 10)
     empty = EpochCache((), 25)
     sent = SentPosition(5, 25, -1)
@@ -156,7 +156,7 @@ def test_an_empty_log_of_an_unknown_epoch_starts_where_the_leaders_does() -> Non
     assert follower.on_reply(sent, silent, 25, empty) == DelayFetch(KafkaCode.OFFSET_OUT_OF_RANGE)
 
 
-def test_a_log_that_diverges_below_its_start_starts_over() -> None:
+def test_a_log_that_diverges_below_its_own_start_restarts_at_the_leaders_log_start() -> None:
     """After an unclean election: records that the leader lacks are truncated, and no common record remains."""
     follower = FollowerState(1, 5, 10)
     emptied = history((4, 12), end=25)

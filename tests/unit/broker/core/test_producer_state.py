@@ -76,7 +76,7 @@ def test_the_expected_sequence_is_the_one_that_is_accepted(batches: tuple[B, ...
     ],
     ids=["whole log", "unknown", "known", "of a marker's epoch", "of an earlier epoch", "of a new epoch"],
 )
-def test_any_sequence_is_accepted_only_if_earlier_batches_of_the_epoch_may_be_gone(
+def test_any_sequence_is_accepted_only_if_earlier_batches_of_the_epoch_may_have_been_deleted(
     batches: tuple[B, ...], epoch: int, log_start: int, expected: bool
 ) -> None:
     state = state_after(*batches)
@@ -85,7 +85,7 @@ def test_any_sequence_is_accepted_only_if_earlier_batches_of_the_epoch_may_be_go
     assert (state.check(batch, log_start) == Accept()) is expected
 
 
-def test_the_last_five_batches_are_recognised() -> None:
+def test_duplicates_of_the_last_five_batches_are_recognized() -> None:
     batches = [B(10 * number, 10 * number + 9) for number in range(8)]
     state = state_after(*batches)
     for number in range(3, 8):
@@ -100,7 +100,7 @@ def test_a_batch_that_overlaps_without_being_equal_is_out_of_order() -> None:
     assert code_of(state.check(B(15, 24), 0)) is KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_sequences_wrap() -> None:
+def test_sequences_continue_with_0_after_the_last_one() -> None:
     state = state_after(B(LAST - 9, LAST))
     assert state.check(B(0, 4), 0) == Accept()
     across = state_after(B(LAST - 9, LAST - 1), B(LAST, 3))
@@ -150,7 +150,7 @@ def test_a_producer_whose_batch_is_not_committed_does_not_expire() -> None:
     for day in range(5):
         assert state.expire(day * 2 * EXPIRATION, EXPIRATION, committed_offset=19) == 0
         assert state.check(B(10, 19), 0) == Duplicate(10, 20)
-    committed_at = 9 * EXPIRATION  # its reply may be lost: the retry that follows is recognised as well
+    committed_at = 9 * EXPIRATION  # its reply may be lost, and a retry after that is still recognized
     assert state.expire(committed_at, EXPIRATION, committed_offset=20) == 0
     assert state.expire(committed_at + EXPIRATION, EXPIRATION, committed_offset=20) == 0
     assert state.check(B(10, 19), 0) == Duplicate(10, 20)

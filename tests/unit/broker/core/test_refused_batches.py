@@ -1,4 +1,4 @@
-"""A gap in a producer's sequence is explained by the refusal that made it, for a bounded time and number."""
+"""The refusal of a batch explains the gap that follows in a producer's sequence; few refusals are remembered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def noted(batch: B, code: int = NOT_LEADER, now_ms: int = 1_000) -> RefusedBatch
 
 
 @pytest.mark.parametrize("code", sorted(PASSING))
-def test_a_gap_gets_the_error_of_the_refusal(code: KafkaCode) -> None:
+def test_a_batch_after_a_gap_gets_the_error_of_the_refused_batch(code: KafkaCode) -> None:
     refused = noted(B(13), code)
     assert refused.cause("t", 0, B(14), 13, 1_000) is code
     assert refused.cause("t", 0, B(15), 13, 1_000) is code
@@ -46,14 +46,16 @@ def test_a_gap_gets_the_error_of_the_refusal(code: KafkaCode) -> None:
         ("t", 0, B(14), 12),
     ],
 )
-def test_the_refusal_of_another_batch_explains_nothing(topic: str, index: int, batch: B, missing: int) -> None:
+def test_the_refusal_of_an_unrelated_batch_does_not_explain_a_gap(
+    topic: str, index: int, batch: B, missing: int
+) -> None:
     assert noted(B(13)).cause(topic, index, batch, missing, 1_000) is None
 
 
 @pytest.mark.parametrize(
     "code", [KafkaCode.NONE, KafkaCode.CORRUPT_MESSAGE, KafkaCode.MESSAGE_TOO_LARGE, KafkaCode.INVALID_PRODUCER_EPOCH]
 )
-def test_an_error_that_a_retry_does_not_change_explains_nothing(code: KafkaCode) -> None:
+def test_a_refusal_with_an_error_that_a_retry_does_not_change_is_not_remembered(code: KafkaCode) -> None:
     assert len(noted(B(13), code)) == 0
 
 
@@ -74,20 +76,20 @@ def test_a_refusal_is_forgotten_once_the_batch_or_a_later_one_is_appended(sequen
     refused.note("t", 1, B(14), NOT_LEADER, 1_000)
     refused.appended("t", 0, B(sequence))
     assert {number for number in (13, 14) if refused.cause("t", 0, B(15), number, 1_000)} == left
-    assert len(refused) == len(left) + 1, "of another partition"
+    assert len(refused) == len(left) + 1, "the refusal in another partition remains"
 
 
-def test_the_newest_refusal_of_a_batch_counts() -> None:
+def test_a_later_refusal_of_the_same_batch_replaces_the_earlier_one() -> None:
     refused = noted(B(13))
     refused.note("t", 0, B(13), KafkaCode.NOT_ENOUGH_REPLICAS, 5_000)
     assert len(refused) == 1
     assert refused.cause("t", 0, B(14), 13, 5_000 + REMEMBERED_MS) is KafkaCode.NOT_ENOUGH_REPLICAS
 
 
-def test_the_oldest_refusals_of_a_producer_make_room() -> None:
+def test_the_oldest_refusal_of_a_producer_is_forgotten_above_the_limit() -> None:
     refused = noted(B(0))
     refused.note("t", 0, B(1), NOT_LEADER, 1_000)
-    refused.note("t", 0, B(0), NOT_LEADER, 1_000)  # so that of batch 1 is the oldest
+    refused.note("t", 0, B(0), NOT_LEADER, 1_000)  # so the refusal of batch 1 is the oldest
     for number in range(2, SEQUENCES_MAX + 1):
         refused.note("t", 0, B(number), NOT_LEADER, 1_000)
     assert len(refused) == SEQUENCES_MAX
@@ -95,10 +97,10 @@ def test_the_oldest_refusals_of_a_producer_make_room() -> None:
     assert refused.cause("t", 0, B(9), 0, 1_000) is NOT_LEADER
 
 
-def test_the_producers_that_were_refused_first_make_room() -> None:
+def test_the_least_recently_refused_producer_is_forgotten_above_the_limit() -> None:
     refused = noted(B(0, producer_id=0))
     refused.note("t", 0, B(0, producer_id=1), NOT_LEADER, 1_000)
-    refused.note("t", 0, B(1, producer_id=0), NOT_LEADER, 1_000)  # so that of producer 1 is the oldest
+    refused.note("t", 0, B(1, producer_id=0), NOT_LEADER, 1_000)  # so the refusal of producer 1 is the oldest
     for number in range(2, REMEMBERED_MAX + 1):
         refused.note("t", 0, B(0, producer_id=number), NOT_LEADER, 1_000)
     assert len(refused) == REMEMBERED_MAX + 1
@@ -106,22 +108,22 @@ def test_the_producers_that_were_refused_first_make_room() -> None:
     assert refused.cause("t", 0, B(9, producer_id=0), 0, 1_000) is NOT_LEADER
 
 
-def test_a_producer_without_batches_in_the_log_waits_for_any_earlier_batch() -> None:
+def test_a_producer_without_batches_in_the_log_gets_the_refusal_of_any_earlier_batch() -> None:
     refused = noted(B(13), KafkaCode.NOT_ENOUGH_REPLICAS)
     assert refused.earlier("t", 0, B(14), 1_000) == (13, KafkaCode.NOT_ENOUGH_REPLICAS)
     assert refused.earlier("t", 0, B(20), 1_000) == (13, KafkaCode.NOT_ENOUGH_REPLICAS)
 
 
 @pytest.mark.parametrize("sequence", [13, 12, 0])
-def test_a_batch_does_not_wait_for_itself_or_a_later_one(sequence: int) -> None:
+def test_the_refusal_of_a_batch_does_not_affect_the_same_or_an_earlier_batch(sequence: int) -> None:
     assert noted(B(13)).earlier("t", 0, B(sequence), 1_000) is None
 
 
-def test_sequences_continue_with_0_after_the_last() -> None:
+def test_a_refusal_at_the_last_sequence_precedes_a_batch_at_sequence_0() -> None:
     assert noted(B(SEQUENCE_MAX)).earlier("t", 0, B(0), 1_000) == (SEQUENCE_MAX, NOT_LEADER)
 
 
-def test_an_earlier_batch_is_forgotten_after_a_request_timeout() -> None:
+def test_the_refusal_of_an_earlier_batch_is_forgotten_after_a_request_timeout() -> None:
     refused = noted(B(13))
     assert refused.earlier("t", 0, B(14), 1_000 + REMEMBERED_MS) == (13, NOT_LEADER)
     assert refused.earlier("t", 0, B(14), 1_001 + REMEMBERED_MS) is None

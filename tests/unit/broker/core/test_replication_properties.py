@@ -366,7 +366,7 @@ class World:
         self.check()
 
     def heal(self) -> None:
-        """No more faults: all brokers restart and must get in sync."""
+        """End all faults: all brokers restart and must get in sync."""
         for broker in self.brokers.values():
             self.power_on(broker)
         for _ in range(3_000):
@@ -404,7 +404,7 @@ def test_acknowledged_writes_survive_every_election(seed: int) -> None:
 
 
 def test_the_model_acknowledges_writes_and_elects_leaders() -> None:
-    """The property above says nothing if nothing happens."""
+    """Without writes and elections, the property above would prove nothing."""
     acked = elections = joins = 0
     for seed in range(20):
         world = World(Random(seed))

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from broker.core.throttle import KEPT_S, NONE, Throttle
 
 
-def test_without_a_rate_nothing_waits() -> None:
+def test_a_throttle_without_a_rate_never_waits() -> None:
     throttle = Throttle()
     throttle.spend(1 << 30, 0.0)
     assert throttle.wait_s(0.0) == 0.0
 
 
-def test_an_excess_is_waited_for() -> None:
+def test_the_wait_covers_the_bytes_in_excess_of_the_rate() -> None:
     throttle = Throttle()
     assert throttle.set_rate(1000, 100.0)
     assert not throttle.set_rate(1000, 100.0)

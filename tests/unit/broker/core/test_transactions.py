@@ -1,4 +1,4 @@
-"""The transactions of a log: the last stable offset, aborted transactions, and what a leader accepts."""
+"""The transactions of a log: the last stable offset, aborted transactions, and batches that a leader accepts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_open_transaction_holds_the_last_stable_offset(log: Log) -> None:
     assert log.stable() == 6
 
 
-def test_a_marker_counts_only_once_it_is_committed(log: Log) -> None:
+def test_a_marker_does_not_move_the_last_stable_offset_before_it_is_committed(log: Log) -> None:
     log.write(1)
     marker = log.end(1, commit=False)
     assert log.stable(marker) == 0
@@ -106,7 +106,7 @@ def test_readers_get_the_aborted_transactions_that_overlap_their_records(log: Lo
     assert not log.transactions.has_aborted_from(5)
 
 
-def test_a_longer_transaction_is_reported_behind_a_shorter_one(log: Log) -> None:
+def test_aborted_transactions_are_reported_in_the_order_of_their_markers(log: Log) -> None:
     log.write(1)  # 0
     log.write(2)  # 1
     log.end(2, commit=False)  # 2
@@ -115,13 +115,13 @@ def test_a_longer_transaction_is_reported_behind_a_shorter_one(log: Log) -> None
     assert [one.last_offset for one in log.transactions.aborted_between(2, 3)] == [2, 4]
 
 
-def test_a_marker_without_a_transaction_aborts_nothing(log: Log) -> None:
+def test_a_marker_without_a_transaction_adds_no_aborted_transaction(log: Log) -> None:
     log.end(1, commit=False)
     assert log.transactions.aborted_count == 0
     assert log.stable() == 1
 
 
-def test_a_marker_of_a_later_epoch_fences_the_earlier_one(log: Log) -> None:
+def test_a_marker_of_a_later_epoch_fences_the_earlier_epoch(log: Log) -> None:
     log.write(1, epoch=3)
     log.end(1, epoch=4)
     late = B(1, 1, 3, 1, is_transactional=True)
@@ -161,7 +161,7 @@ def test_a_marker_of_a_later_epoch_voids_a_confirmation(log: Log) -> None:
     assert not log.state.is_verified(1, 0, token)
 
 
-def test_a_forgotten_verification_confirms_nothing(log: Log) -> None:
+def test_a_verification_that_has_ended_confirms_no_batch(log: Log) -> None:
     batch = B(0, 0, 0, 1, is_transactional=True)
     token = confirmed(log.state, batch.producer_id)
     assert token is not None
@@ -169,7 +169,7 @@ def test_a_forgotten_verification_confirms_nothing(log: Log) -> None:
     assert code_of(log.state.check(batch, 0, token)) is KafkaCode.INVALID_TXN_STATE
 
 
-def test_a_transaction_begins_with_the_first_batch_that_asked(log: Log) -> None:
+def test_a_transaction_begins_with_the_first_batch_that_requested_verification(log: Log) -> None:
     """Otherwise the earlier batch would count as a duplicate when it is sent again, and would be lost."""
     first = log.state.start_verification(1, 0, 10)
     second = log.state.start_verification(1, 0, 12)
@@ -203,7 +203,7 @@ def test_a_fenced_producer_cannot_use_the_confirmation_of_a_later_epoch(log: Log
     assert log.state.check(B(0, 0, 1, 1, is_transactional=True), 0, token) == Accept()
 
 
-def test_a_plain_batch_is_refused_within_a_transaction(log: Log) -> None:
+def test_a_non_transactional_batch_is_refused_within_a_transaction(log: Log) -> None:
     log.write(1)
     assert code_of(log.state.check(B(1, 1, 0, 1), 0)) is KafkaCode.INVALID_TXN_STATE
 
@@ -222,7 +222,7 @@ def test_markers_of_old_producers_and_coordinators_are_refused(log: Log) -> None
     assert check(9, 0, EndTxnMarker(False, 0)) == Accept()
 
 
-def test_the_next_epoch_waits_for_the_marker_of_the_transaction_before(log: Log) -> None:
+def test_a_batch_of_the_next_epoch_waits_for_the_marker_of_the_previous_transaction(log: Log) -> None:
     """The client gets its next epoch with the decision, before the marker is in this log."""
     log.write(1)
     following = B(0, 0, 1, 1, is_transactional=True)
@@ -250,7 +250,9 @@ def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(log: Log) -> 
     assert log.state.check_marker(1, 2, marker, has_raised=True) == Accept()
 
 
-def test_too_many_aborted_transactions_are_refused_before_they_begin(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_transaction_is_refused_while_too_many_aborted_ones_are_stored(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(producer_state, "ABORTED_MAX", 1)
     log.write(1)
     log.end(1, commit=False)

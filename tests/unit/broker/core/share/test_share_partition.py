@@ -1,4 +1,4 @@
-"""A share partition: who gets which record, for how long, and when its delivery is complete."""
+"""A share partition: acquisition, locks, acknowledgements, saves, and dead letters of records."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_each_record_is_acquired_by_one_member() -> None:
     share.check()
 
 
-def test_a_batch_is_completed_beyond_the_number_of_records_unless_the_number_is_exact() -> None:
+def test_a_member_acquires_a_whole_batch_beyond_the_record_limit_unless_the_limit_is_exact() -> None:
     assert partition().acquire("a", [(0, 10), (10, 20)], 3, NOW) == [Acquired(0, 10, 1)]
     share = partition()
     assert share.acquire("a", [(0, 10), (10, 20)], 3, NOW, is_exact=True) == [Acquired(0, 3, 1)]
     assert share.next_fetch_offset == 3
 
 
-def test_an_accepted_record_is_done_once_the_save_is_durable() -> None:
+def test_the_start_offset_passes_an_accepted_record_once_its_save_is_durable() -> None:
     share = partition()
     share.acquire("a", [(0, 10)], MANY, NOW)
     ack(share, "a", 0, 4, AckType.ACCEPT)
@@ -150,7 +150,7 @@ def test_a_renewal_is_refused_where_the_group_does_not_permit_it() -> None:
     assert share.deadline_ms == NOW + 1_000
 
 
-def test_each_record_of_a_batch_may_have_its_own_type() -> None:
+def test_each_record_of_a_batch_may_have_its_own_acknowledgement_type() -> None:
     share = partition()
     share.acquire("a", [(0, 4)], MANY, NOW)
     ack(share, "a", 0, 3, AckType.ACCEPT, AckType.REJECT, AckType.RELEASE, AckType.GAP)
@@ -163,7 +163,7 @@ def test_each_record_of_a_batch_may_have_its_own_type() -> None:
     assert share.start_offset == 2
 
 
-def test_acknowledgements_of_strangers_change_nothing() -> None:
+def test_acknowledgements_of_records_that_the_member_does_not_hold_are_refused() -> None:
     share = partition()
     share.acquire("a", [(0, 10)], MANY, NOW)
     assert refused(share, "b", 0, 0, AckType.ACCEPT) is KafkaCode.INVALID_RECORD_STATE
@@ -174,8 +174,8 @@ def test_acknowledgements_of_strangers_change_nothing() -> None:
     assert refused(share, "a", 5, 5, AckType.ACCEPT) is KafkaCode.INVALID_RECORD_STATE
 
 
-def test_a_member_has_lost_the_records_that_an_earlier_leader_delivered() -> None:
-    """For a client, that is no invalid request: its locks have ended with the leadership."""
+def test_acknowledging_records_that_an_earlier_leader_delivered_is_an_invalid_record_state() -> None:
+    """The client's request is not invalid: its locks have ended with the leadership."""
     share = partition()
     assert refused(share, "a", 0, 9, AckType.ACCEPT) is KafkaCode.INVALID_RECORD_STATE
     share.acquire("b", [(0, 5)], MANY, NOW)
@@ -214,7 +214,7 @@ def test_records_in_flight_are_bounded() -> None:
     assert share.acquire("a", [(90, 500)], MANY, NOW) == [Acquired(100, 110, 1)]
 
 
-def test_hidden_offsets_are_archived_and_never_acquired() -> None:
+def test_hidden_offsets_are_never_acquired() -> None:
     share = partition()
     share.hide(3, 5)
     assert share.acquire("a", [(0, 10)], MANY, NOW) == [Acquired(0, 3, 1), Acquired(5, 10, 1)]
@@ -243,15 +243,15 @@ def test_a_long_range_without_records_waits_for_the_records_before_it() -> None:
     share.check()
 
 
-def test_a_range_without_records_passes_over_none_before_it() -> None:
-    """It begins after all offsets that may be in flight."""
+def test_hiding_a_distant_range_without_records_skips_no_records_before_it() -> None:
+    """The range begins after all offsets that may be in flight."""
     share = partition()
     share.hide(500_000, 1_000_000)
     assert (share.start_offset, share.next_fetch_offset, share.has_changes) == (0, 0, False)
     assert share.acquire("a", [(0, 5)], MANY, NOW) == [Acquired(0, 5, 1)]
 
 
-def test_a_long_range_without_records_may_have_a_stored_state() -> None:
+def test_a_long_range_without_records_is_skipped_even_if_it_has_a_stored_state() -> None:
     share = partition(0, StateBatch(0, 5, Delivery.AVAILABLE, 1), StateBatch(5, 7, Delivery.ACKNOWLEDGED, 1))
     share.hide(0, 1_000_000)
     assert share.start_offset == 1_000_000
@@ -295,7 +295,7 @@ def test_a_new_leader_continues_from_the_stored_state() -> None:
         (Acknowledgement(3, 5, (4,)), "unknown"),
     ],
 )
-def test_senseless_acknowledgements_are_refused(batch: Acknowledgement, words: str) -> None:
+def test_malformed_acknowledgements_are_refused(batch: Acknowledgement, words: str) -> None:
     good = Acknowledgement(1, 3, (1,))
     assert problem_of([good], may_renew=False) is None
     assert words in str(problem_of([good, batch], may_renew=False))
@@ -321,7 +321,7 @@ def test_a_rejected_record_waits_for_its_dead_letter() -> None:
     share = acquired(with_letters(), 0, 10)
     ack(share, "a", 0, 1, AckType.REJECT)
     ack(share, "a", 2, 9, AckType.ACCEPT)
-    assert not share.has_letters, "it is not durable yet"
+    assert not share.has_letters, "the archiving state is not durable yet"
     assert save(share).batches == (
         StateBatch(0, 2, Delivery.ARCHIVING, 1),
         StateBatch(2, 10, Delivery.ACKNOWLEDGED, 1),
@@ -348,7 +348,7 @@ def test_a_record_that_was_delivered_too_often_waits_for_its_dead_letter() -> No
     assert share.letters() == [DeadRecords(0, 1, 2, False)]
 
 
-def test_an_expired_record_is_locked_until_archiving_is_durable() -> None:
+def test_a_record_that_expired_too_often_stays_locked_until_archiving_is_durable() -> None:
     """Otherwise the next leader could deliver a record of which there is a dead letter."""
     share = with_letters(0, StateBatch(0, 1, Delivery.AVAILABLE, 1))
     assert share.acquire("a", [(0, 1)], MANY, NOW) == [Acquired(0, 1, 2)]
@@ -391,7 +391,7 @@ def test_a_new_leader_knows_which_records_wait_for_dead_letters() -> None:
     assert share.next_fetch_offset == 5
 
 
-def test_a_letter_is_not_written_again_because_its_save_has_failed() -> None:
+def test_a_dead_letter_is_not_written_again_if_its_save_fails() -> None:
     share = with_letters(0, StateBatch(0, 2, Delivery.ARCHIVING, 1))
     share.buried(0, 2)
     save(share, is_durable=False)
@@ -412,7 +412,7 @@ def test_records_that_wait_for_dead_letters_are_in_flight() -> None:
     assert share.may_acquire
 
 
-def test_records_that_retention_has_deleted_wait_for_no_letter() -> None:
+def test_records_below_the_log_start_no_longer_wait_for_dead_letters() -> None:
     share = with_letters(0, StateBatch(0, 5, Delivery.ARCHIVING, 1))
     share.follow_log_start(3)
     assert share.letters() == [DeadRecords(3, 5, 1, False)]
