@@ -25,8 +25,8 @@ from quorumlog.errors import ClusterError, ConfigError, QuorumlogError
         DataLossError(["t-0 was deleted", "t-1 was deleted"]),
     ],
 )
-def test_an_error_of_a_worker_process_reaches_its_parent_whole(error: Exception) -> None:
-    """A process pool sends it as a pickle."""
+def test_an_error_of_a_worker_process_reaches_its_parent_unchanged(error: Exception) -> None:
+    """A process pool pickles the error of a worker."""
     received = pickle.loads(pickle.dumps(error))
     assert type(received) is type(error)
     assert (str(received), received.args, vars(received)) == (str(error), error.args, vars(error))

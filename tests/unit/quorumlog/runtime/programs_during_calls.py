@@ -1,4 +1,4 @@
-"""Starts programs as PySpark starts Java, with work between fork and exec, while gRPC calls are in progress."""
+"""Start programs as PySpark starts Java, with work between fork and exec, while gRPC calls are in progress."""
 
 from __future__ import annotations
 

@@ -56,19 +56,19 @@ def test_addresses_parse_and_print_unchanged(text: str, host: str, port: int) ->
         ("a\n:1", "not a host name"),
     ],
 )
-def test_malformed_addresses_are_named(text: str, said: str) -> None:
+def test_parse_error_explains_a_malformed_address(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said.replace(".", r"\.")):
         parse_address(text)
 
 
 @pytest.mark.parametrize("text", ["0.0.0.0:1", "[::]:1", "host:0"])
-def test_an_address_to_listen_on_is_not_a_target(text: str) -> None:
+def test_a_wildcard_address_or_port_0_is_refused_as_a_target(text: str) -> None:
     parse_address(text)
     with pytest.raises(ValueError, match="to connect to"):
         parse_target(text)
 
 
-def test_named_addresses_and_voters() -> None:
+def test_named_addresses_and_voters_are_parsed_or_refused() -> None:
     assert parse_named("inside=a:1") == NamedAddress("inside", Address("a", 1))
     assert parse_named("a:1").name == "default"
     assert parse_voter("7@a:1") == InitialVoter(7, Address("a", 1))
@@ -80,7 +80,7 @@ def test_named_addresses_and_voters() -> None:
             parse_voter(bad)
 
 
-def test_lists_take_commas_and_repetition_and_no_empty_items() -> None:
+def test_lists_accept_commas_and_repetition_but_no_empty_items() -> None:
     assert parse_list(parse_address, ["a:1,b:2", "c:3"]) == (Address("a", 1), Address("b", 2), Address("c", 3))
     for bad in (["a:1,"], [""], [",a:1"]):
         with pytest.raises(ValueError, match="empty item"):
@@ -98,13 +98,13 @@ def test_lists_take_commas_and_repetition_and_no_empty_items() -> None:
         ("127.0.0.1:0", "127.0.0.1:0", False),  # each gets a port of its own
     ],
 )
-def test_which_listeners_collide(one: str, other: str, collide: bool) -> None:
+def test_listeners_collide_if_they_share_an_interface_and_a_port(one: str, other: str, collide: bool) -> None:
     assert parse_address(one).collides_with(parse_address(other)) is collide
     assert parse_address(other).collides_with(parse_address(one)) is collide
 
 
 @given(st.text(max_size=40))
-def test_any_text_parses_or_is_refused_by_value_error(text: str) -> None:
+def test_any_text_is_parsed_or_raises_value_error(text: str) -> None:
     for parse in (parse_address, parse_target, parse_named, parse_voter):
         with contextlib.suppress(ValueError):
             parsed = parse(text)

@@ -30,11 +30,11 @@ def test_a_jump_ahead_is_accepted_after_a_day(jump: int) -> None:
     assert clock.read(NOW + jump + 26 * HOUR, 26 * HOUR) == NOW + jump + 26 * HOUR
 
 
-def test_every_jump_has_to_last() -> None:
+def test_every_jump_ahead_must_last_for_a_day() -> None:
     clock = CautiousClock()
     clock.read(NOW, 0)
     clock.read(NOW + DAY, HOUR)
-    assert clock.read(NOW + 2 * HOUR, 2 * HOUR) == NOW + 2 * HOUR  # undone
+    assert clock.read(NOW + 2 * HOUR, 2 * HOUR) == NOW + 2 * HOUR  # the wall clock was corrected
     assert clock.read(NOW + DAY, 3 * HOUR) == NOW + 3 * HOUR
     assert clock.read(NOW + 2 * DAY, 26 * HOUR) == NOW + 26 * HOUR  # 25 hours after the first jump
     assert clock.is_held

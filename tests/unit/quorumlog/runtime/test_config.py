@@ -65,7 +65,7 @@ def test_flag_beats_set_beats_environment_beats_file_beats_default(tmp_path: Pat
         assert config.settings["logging.level"].source == source
 
 
-def test_nested_and_dotted_tables_are_the_same_and_twice_is_refused(tmp_path: Path) -> None:
+def test_nested_and_dotted_tables_are_equivalent_and_a_duplicate_key_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text(
         'data.dirs = ["a", "b"]\n"node.id" = 4\n[quorum]\ncontrollers = "127.0.0.1:1,localhost:2"\n'
@@ -81,7 +81,7 @@ def test_nested_and_dotted_tables_are_the_same_and_twice_is_refused(tmp_path: Pa
     assert any("node.id is set twice" in line for line in problems(BROKER, "--config", str(file)))
 
 
-def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
+def test_load_reports_all_problems_at_once(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text('min.insync.replicas = 2\nquorum.fetch.timeout.ms = "soon"\nbroker.rak = "r"\n')
     found = problems(
@@ -103,7 +103,7 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
         "give only one of --standalone",
     ):
         assert expected in text
-    assert "--node-id is missing" not in text  # it exists, but is wrong
+    assert "--node-id is missing" not in text  # the flag was given, with an invalid value
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
         ("log.retention.ms", "retention.ms"),
         ("log.retention.bytes", "retention.bytes"),
         ("log.segment.bytes", "segment.bytes"),
-        ("retention.mss", "retention.ms"),  # a topic's
+        ("retention.mss", "retention.ms"),  # a config of topics
         ("zookeeper.connect", None),
         ("x", None),
     ],
@@ -157,14 +157,14 @@ def test_invalid_settings_of_a_voter_are_refused(arguments: tuple[str, ...], sai
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key.maximum is not None], ids=lambda key: key.name)
-def test_the_ends_of_a_range_are_permitted_as_text(key: Key) -> None:
+def test_settings_accept_the_minimum_and_maximum_of_each_range(key: Key) -> None:
     for value in (key.minimum, key.maximum):
         settings = Settings(KEYS, key.roles[0], RECORD_KEYS)
         settings.add_assignments([f"{key.name}={value}"])
         assert (settings.problems, settings.values[key.name].value) == ([], value)
 
 
-def test_a_refused_node_id_is_the_only_problem() -> None:
+def test_an_invalid_node_id_causes_no_further_problems() -> None:
     """No other id takes its place: node 0 would not be among the voters, and would advertise another address."""
     arguments = ("--data-dir", "d", "--node-id", "x", "--initial-voters", "1@127.0.0.1:1,2@127.0.0.1:2")
     (said,) = problems(QUORUM_NODE, *arguments)
@@ -175,7 +175,7 @@ def test_a_refused_node_id_is_the_only_problem() -> None:
     "arguments", [("--data-dir", "d\udcff"), ("--rack", "r\udcff"), ("--set", "broker.rack=\udcff")]
 )
 def test_a_value_that_is_not_utf8_is_refused(arguments: tuple[str, ...]) -> None:
-    """It can be neither printed nor sent."""
+    """Such a value can be neither printed nor sent."""
     (said,) = problems(BROKER, "--standalone", *arguments, environ={"HOME": "/h"})
     assert said.isprintable()
     assert "\\udcff' is not valid UTF-8" in said
@@ -201,7 +201,7 @@ def test_a_home_directory_that_is_not_utf8_is_refused(variable: str) -> None:
     assert said.endswith("is not valid UTF-8; name a directory, or set HOME or XDG_DATA_HOME")
 
 
-def test_a_cleaner_without_bytes_is_refused() -> None:
+def test_a_cleaner_limit_of_0_bytes_per_second_is_refused() -> None:
     said = problems(BROKER, "--standalone", "--set", "log.cleaner.io.max.bytes.per.second=0")
     assert said == ["log.cleaner.io.max.bytes.per.second = 0 would stop compaction; -1 means no limit"]
 
@@ -219,7 +219,7 @@ def test_a_cleaner_without_bytes_is_refused() -> None:
         (",".join(f"{n}@h{n}:1" for n in range(1, 20)), "at most 15"),
     ],
 )
-def test_voter_lists_that_cannot_found_a_cluster(voters: str, said: str) -> None:
+def test_voter_lists_that_cannot_form_a_cluster_are_refused(voters: str, said: str) -> None:
     text = "\n".join(problems(QUORUM_NODE, "--data-dir", "d", "--node-id", "1", "--initial-voters", voters))
     assert said in text
 
@@ -231,13 +231,13 @@ def test_a_loopback_address_is_not_advertised_to_other_hosts() -> None:
     load(QUORUM_NODE, *base, "--join", "far:9093", "--listen", "0.0.0.0:9093", "--advertise", "near:9093")
 
 
-def test_a_broker_needs_the_address_of_its_cluster_and_a_founded_voter_does_not() -> None:
+def test_a_broker_needs_controller_addresses_but_a_quorum_node_does_not() -> None:
     base = ("--data-dir", "d", "--node-id", "5")
     assert "give one of --standalone, --controllers" in "\n".join(problems(BROKER, *base))
     assert load(QUORUM_NODE, *base).bootstrap == ()
 
 
-def test_listeners_are_paired_by_name() -> None:
+def test_advertised_addresses_are_matched_with_listeners_by_name() -> None:
     base = ("--data-dir", "d", "--node-id", "5", "--controllers", "127.0.0.1:1")
     config = load(
         BROKER, *base, "--listen", "in=127.0.0.1:1", "--listen", "out=0.0.0.0:2", "--advertise", "out=h:3",
@@ -266,7 +266,7 @@ def test_http_can_be_switched_off() -> None:
         ("x" * 2**21, "larger"),
     ],
 )
-def test_broken_files_are_named(tmp_path: Path, text: str, said: str) -> None:
+def test_unreadable_config_files_are_reported(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "broken.toml"
     file.write_bytes(text.encode("latin-1"))
     assert said in "\n".join(problems(BROKER, "--config", str(file)))
@@ -299,14 +299,14 @@ def test_environment_names_are_unique() -> None:
 
 
 @pytest.mark.parametrize("scope", [ConfigScope.TOPIC, ConfigScope.CLUSTER, ConfigScope.BROKER])
-def test_every_config_is_known_as_a_record(scope: ConfigScope) -> None:
+def test_every_dynamic_config_is_refused_as_a_node_setting(scope: ConfigScope) -> None:
     assert set(TABLES[scope]) <= RECORD_KEYS
     for key in TABLES[scope]:
         (said,) = problems(BROKER, "--standalone", "--set", f"{key}=1")
         assert "a config in the metadata log (next: kctl configs set" in said
 
 
-def test_each_known_record_is_a_config() -> None:
+def test_every_record_key_is_a_config() -> None:
     assert set().union(*TABLES.values()) >= RECORD_KEYS
 
 
@@ -318,7 +318,7 @@ def test_every_flag_has_a_key(role: str) -> None:
     assert flags == {key.flag(role) for key in KEYS if role in key.roles and key.flag(role)}
 
 
-def test_the_output_of_config_is_a_config_file(tmp_path: Path) -> None:
+def test_rendered_settings_load_as_the_same_configuration(tmp_path: Path) -> None:
     arguments = (
         "--data-dir", "a,b", "--node-id", "3", "--controllers", "127.0.0.1:1", "--listen", "x=127.0.0.1:0",
         "--http", "off", "--rack", 'r "1"',

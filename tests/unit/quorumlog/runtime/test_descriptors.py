@@ -13,8 +13,10 @@ UNLIMITED = resource.RLIM_INFINITY
 
 
 @pytest.mark.parametrize(("soft", "limit"), [(1_024, 1_024), (UNLIMITED, DESCRIPTORS_WANTED)])
-def test_no_limit_counts_as_a_large_one(soft: int, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system reports -1 for no limit, which must not become a share of no files."""
+def test_an_unlimited_number_of_open_files_counts_as_a_large_limit(
+    soft: int, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system reports no limit as -1, and a share of -1 would permit no files."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, UNLIMITED))
     assert descriptor_limit() == limit
 
@@ -29,7 +31,7 @@ def test_no_limit_counts_as_a_large_one(soft: int, limit: int, monkeypatch: pyte
         (UNLIMITED, UNLIMITED, None),
     ],
 )
-def test_the_limit_is_raised_as_far_as_permitted(
+def test_the_soft_limit_is_raised_as_far_as_needed_and_permitted(
     soft: int, hard: int, raised: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setrlimit = Mock()

@@ -35,7 +35,7 @@ def make(root: Path) -> UUID:
     return disk.directory_id
 
 
-def test_a_directory_of_another_process_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_is_in_use_is_refused(tmp_path: Path) -> None:
     disk = acquire(tmp_path / "d")
     with pytest.raises(StoreRefusedError, match=rf"in use by pid={os.getpid()} .*node_id=1"):
         acquire(tmp_path / "d")
@@ -43,7 +43,7 @@ def test_a_directory_of_another_process_is_refused(tmp_path: Path) -> None:
     acquire(tmp_path / "d").close()
 
 
-def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     program = (
         "import os, sys, uuid; from quorumlog.runtime.file_disk import FileDisk;"
         "FileDisk.acquire(sys.argv[1], 1, 'mine', uuid.uuid4); print('held', flush=True); sys.stdin.read()"
@@ -62,7 +62,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     acquire(tmp_path / "d").close()
 
 
-def test_a_directory_of_another_node_or_cluster_is_refused_by_the_disk(tmp_path: Path) -> None:
+def test_a_data_directory_of_another_node_or_cluster_is_refused(tmp_path: Path) -> None:
     make(tmp_path)
     before = (tmp_path / "meta.json").read_bytes()
     with pytest.raises(StoreRefusedError, match=r"meta.json belongs to node 1; this is node 2") as refused:
@@ -74,7 +74,7 @@ def test_a_directory_of_another_node_or_cluster_is_refused_by_the_disk(tmp_path:
     assert (tmp_path / "meta.json").read_bytes() == before
 
 
-def test_the_cluster_id_may_be_learned_later(tmp_path: Path) -> None:
+def test_a_directory_may_be_bound_to_its_cluster_later(tmp_path: Path) -> None:
     disk = acquire(tmp_path, cluster_id=None)
     assert disk.cluster_id is None
     disk.bind_cluster("mine")
@@ -86,7 +86,9 @@ def test_the_cluster_id_may_be_learned_later(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_a_cluster_id_that_cannot_be_stored_names_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_to_store_the_cluster_id_is_reported_with_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     acquire(tmp_path, cluster_id=None).close()
 
     def full(root: Path, meta: object) -> None:
@@ -96,7 +98,7 @@ def test_a_cluster_id_that_cannot_be_stored_names_the_disk(tmp_path: Path, monke
         patch.setattr(file_disk, "_save_meta", full)
         with pytest.raises(FatalError, match="No space left on device"):
             acquire(tmp_path)
-        disk = acquire(tmp_path, cluster_id=None)  # the lock of the one that was refused is free again
+        disk = acquire(tmp_path, cluster_id=None)  # the failed start has released its lock
         with pytest.raises(FatalError, match="No space left on device"):
             disk.bind_cluster("mine")
         assert disk.cluster_id is None
@@ -105,7 +107,7 @@ def test_a_cluster_id_that_cannot_be_stored_names_the_disk(tmp_path: Path, monke
     disk.close()
 
 
-def test_a_newer_format(tmp_path: Path) -> None:
+def test_a_directory_with_a_newer_format_is_refused(tmp_path: Path) -> None:
     make(tmp_path)
     meta = json.loads((tmp_path / "meta.json").read_text())
     (tmp_path / "meta.json").write_text(json.dumps({**meta, "format_version": 2, "what": "new"}))
@@ -114,7 +116,7 @@ def test_a_newer_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"format_version": 1}', '{"format_version": 1, "x": 2}'])
-def test_damaged_identity(tmp_path: Path, content: str) -> None:
+def test_a_damaged_meta_json_is_refused_and_left_unchanged(tmp_path: Path, content: str) -> None:
     make(tmp_path)
     (tmp_path / "meta.json").write_text(content)
     with pytest.raises(CorruptStoreError, match=r"meta.json is damaged"):
@@ -122,7 +124,7 @@ def test_damaged_identity(tmp_path: Path, content: str) -> None:
     assert (tmp_path / "meta.json").read_text() == content
 
 
-def test_no_missing_file_is_recreated(tmp_path: Path) -> None:
+def test_missing_files_of_a_formatted_directory_are_not_recreated(tmp_path: Path) -> None:
     make(tmp_path)
     facts = (tmp_path / "facts.db").read_bytes()
     (tmp_path / "facts.db").unlink()
@@ -167,7 +169,7 @@ def test_an_interrupted_formatting_starts_over(tmp_path: Path) -> None:
     assert not (tmp_path / "meta.json.tmp").exists()
 
 
-def test_a_path_that_cannot_be_used(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreRefusedError, match=r"cannot use data directory .*file/d.*ENOTDIR") as refused:
         acquire(tmp_path / "file" / "d")
@@ -175,13 +177,13 @@ def test_a_path_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_directory_that_may_not_be_written(tmp_path: Path) -> None:
+def test_a_directory_without_write_permission_is_refused(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir(mode=0o500)
     with pytest.raises(StoreRefusedError, match="EACCES"):
         acquire(tmp_path / "d")
 
 
-async def test_damaged_facts(tmp_path: Path) -> None:
+async def test_damaged_facts_are_reported_and_left_unchanged(tmp_path: Path) -> None:
     disk = acquire(tmp_path)
     await disk.facts.commit({f"key/{number}": b"some value " * 20 for number in range(200)})
     disk.close()
@@ -227,7 +229,7 @@ async def test_a_commit_of_facts_that_takes_too_long_fails_the_directory(
 async def test_closing_does_not_wait_for_a_commit_of_facts_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop's thread would wait, and with it the timers that end a process in time."""
+    """The thread of the event loop would wait, and the timers that end a process would not run."""
     disk = acquire(tmp_path)
     entered, released = threading.Event(), threading.Event()
 
@@ -315,12 +317,12 @@ def test_facts_that_cannot_be_examined_do_not_count_as_missing(tmp_path: Path, m
         patch.setattr(Path, "stat", failing)
         with pytest.raises(FatalError, match=r"Input/output error \(EIO\) at .*facts\.db") as refused:
             acquire(tmp_path)
-    assert not isinstance(refused.value, CorruptStoreError), "its next step is to move the directory away"
+    assert not isinstance(refused.value, CorruptStoreError), "the next step of that error is to move the directory away"
     acquire(tmp_path).close()
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_a_lock_that_cannot_be_written_names_the_disk(
+def test_a_failure_to_write_the_lock_is_reported_with_its_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
     make(tmp_path)
@@ -358,7 +360,7 @@ async def test_facts_have_the_newest_value_after_an_earlier_commit_was_cancelled
     old.cancel()
     await asyncio.wait([old])
     new = asyncio.create_task(disk.facts.commit({"key": b"new"}))
-    await asyncio.wait([new], timeout=0.05)  # in which it would reach the database first
+    await asyncio.wait([new], timeout=0.05)  # time in which the new value would reach the database first
     goes_on.set()
     await new
     await asyncio.to_thread(ended.wait, 60)
@@ -372,7 +374,7 @@ async def test_a_cancelled_commit_of_facts_that_waits_for_a_thread_is_executed(t
     for _ in range(file_disk.THREADS_MAX):
         disk._threads.submit(released.wait, 60)
     commit = asyncio.create_task(disk.facts.commit({"key": b"value"}))
-    await asyncio.wait([commit], timeout=0.01)  # it waits for a thread
+    await asyncio.wait([commit], timeout=0.01)  # the commit waits for a thread
     commit.cancel()
     await asyncio.wait([commit])
     released.set()
@@ -381,8 +383,8 @@ async def test_a_cancelled_commit_of_facts_that_waits_for_a_thread_is_executed(t
     disk.close()
 
 
-async def test_directories_that_hang_do_not_delay_the_facts_and_copies_of_another_one(tmp_path: Path) -> None:
-    """Their work occupies all threads of the loop's executor."""
+async def test_hanging_directories_do_not_delay_commits_reads_and_writes_of_another_one(tmp_path: Path) -> None:
+    """The work of hanging directories occupies all threads of the loop's executor."""
     asyncio.get_running_loop().set_default_executor(executor := ThreadPoolExecutor(1))
     released = threading.Event()
     executor.submit(released.wait, 60)
@@ -466,7 +468,7 @@ def test_a_file_that_cannot_be_examined_does_not_count_as_missing(tmp_path: Path
     disk.close()
 
 
-def test_a_path_outside_the_directory_is_a_bug(tmp_path: Path) -> None:
+def test_opening_a_path_outside_the_directory_fails_an_assertion(tmp_path: Path) -> None:
     disk = acquire(tmp_path / "d")
     for path in ("../out", "/etc/passwd", "logs/../../out"):
         with pytest.raises(AssertionError):

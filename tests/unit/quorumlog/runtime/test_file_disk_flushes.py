@@ -23,7 +23,7 @@ from tests.hanging_syncs import hanging_syncs
 from tests.unit.quorumlog.runtime.test_file_disk import acquire, make
 
 
-async def test_after_a_failed_write_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_written_after_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = acquire(tmp_path)
     file = disk.open("a", create=True)
     file.append(b"good")
@@ -74,7 +74,7 @@ async def test_a_failed_sync_is_not_retried(tmp_path: Path, monkeypatch: pytest.
 
 
 async def test_a_few_files_and_folders_are_synced_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that was removed meanwhile has nothing to make durable."""
+    """A folder that was removed meanwhile is skipped, because it has nothing to make durable."""
     disk = acquire(tmp_path)
     disk.make_dir("logs")
     file = disk.open("logs/a", create=True)
@@ -94,7 +94,7 @@ async def test_a_few_files_and_folders_are_synced_one_by_one(tmp_path: Path, mon
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[Sync]:
-    """Return a list that notes all further syncs instead of carrying them out."""
+    """Return a list that records all further syncs, which are not executed."""
     found: list[Sync] = []
 
     async def sync(_: SyncThreads, jobs: Sequence[SyncJob]) -> None:
@@ -105,7 +105,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Sync]:
     return found
 
 
-async def test_without_a_sync_of_the_system_each_file_and_folder_is_synced(
+async def test_each_file_and_folder_is_synced_if_the_file_system_has_no_full_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: list[Sync]
 ) -> None:
     monkeypatch.setattr(file_disk, "is_fully_synced", lambda _: False)
@@ -124,7 +124,7 @@ async def test_without_a_sync_of_the_system_each_file_and_folder_is_synced(
 async def test_files_on_another_file_system_are_synced_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: list[Sync]
 ) -> None:
-    """The sync of the directory's own file system does not reach them."""
+    """The sync of the directory's own file system does not include these files."""
     monkeypatch.setattr(file_disk, "is_fully_synced", lambda _: True)
     disk = acquire(tmp_path)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
@@ -140,7 +140,7 @@ async def test_files_on_another_file_system_are_synced_one_by_one(
 async def test_folders_on_another_file_system_are_synced_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: list[Sync]
 ) -> None:
-    """A deletion after a start may be durable before any file is opened there."""
+    """After a start, a deletion may have to become durable before any file of the folder is opened."""
     monkeypatch.setattr(file_disk, "is_fully_synced", lambda _: True)
     folders = [f"logs/{number:02}" for number in range(20)]
     acquire(tmp_path).close()
@@ -155,16 +155,14 @@ async def test_folders_on_another_file_system_are_synced_one_by_one(
     assert synced == [Sync.ALL] * 20
 
 
-def test_a_link_that_cannot_be_followed_does_not_prevent_the_use(tmp_path: Path) -> None:
+def test_a_symbolic_link_that_cannot_be_followed_does_not_prevent_a_start(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     acquire(tmp_path).close()
 
 
-async def test_a_flush_in_parts_may_take_longer_than_one_sync_that_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A slow disk with many files makes something durable all the time."""
+async def test_each_part_of_a_large_flush_has_its_own_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow disk with many files still makes some files durable in each part."""
     monkeypatch.setattr(file_disk, "is_fully_synced", lambda _: False)
     limits: list[float] = []
     limit, run = stall.no_longer_than, SyncThreads.run
@@ -248,7 +246,7 @@ async def test_a_directory_that_flushes_nothing_for_too_long_fails(
     disk.close()
 
 
-async def test_a_stopped_process_does_not_count_its_disk_as_failed(
+async def test_a_suspended_process_does_not_treat_its_disk_as_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, file = unflushed(tmp_path, stall_s=0.8)
@@ -262,7 +260,7 @@ async def test_a_stopped_process_does_not_count_its_disk_as_failed(
     disk.close()
 
 
-async def test_a_process_resumed_near_the_timeout_waits_for_its_disk_first(
+async def test_a_process_resumed_after_the_timeout_first_waits_for_the_result_of_its_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stall, "PULSES", 1)

@@ -64,7 +64,7 @@ def test_survivors_of_a_long_full_collection_become_permanent(
     assert (not walked & {id(one) for one in made}) is permanent
 
 
-def test_the_collector_is_watched_only_until_then() -> None:
+def test_short_pauses_removes_its_collector_callback_at_the_end() -> None:
     before = list(gc.callbacks)
     with short_pauses():
         assert len(gc.callbacks) == len(before) + 1

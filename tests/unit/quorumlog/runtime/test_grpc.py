@@ -1,4 +1,4 @@
-"""The reachability of a peer, according to a channel that was used before."""
+"""gRPC channels: the reachability of a peer, and programs that are started during calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quorumlog.runtime.grpc import bind, connect, make_channel, make_server
 HOUR_S = 3600.0
 
 
-async def test_a_dead_peer_is_not_waited_for_and_is_found_after_its_restart() -> None:
+async def test_connect_fails_at_once_for_a_stopped_peer_and_succeeds_after_its_restart() -> None:
     """gRPC reports a failed channel as failed until it is connected again, even while it retries."""
     server = make_server()
     port = bind(server, Address("127.0.0.1", 0))
@@ -31,7 +31,7 @@ async def test_a_dead_peer_is_not_waited_for_and_is_found_after_its_restart() ->
         await again.stop(None)
 
 
-async def test_an_address_without_a_listener_is_not_reached() -> None:
+async def test_connect_fails_for_an_address_without_a_listener() -> None:
     server = make_server()
     port = bind(server, Address("127.0.0.1", 0))
     await server.stop(None)
@@ -40,6 +40,6 @@ async def test_an_address_without_a_listener_is_not_reached() -> None:
         assert not await connect(channel, 0)
 
 
-def test_programs_can_be_started_during_calls() -> None:
-    """In a process of its own: a fork of this one, with all its tests, is slow."""
+def test_programs_can_be_started_during_grpc_calls() -> None:
+    """The test uses a process of its own, because a fork of the large process of the tests is slow."""
     subprocess.run([sys.executable, "-m", "tests.unit.quorumlog.runtime.programs_during_calls"], check=True)

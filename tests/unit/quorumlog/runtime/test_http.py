@@ -53,7 +53,7 @@ async def talk(server: HttpServer, data: bytes, *, half_close: bool = False) -> 
         return answer
 
 
-async def test_a_request_may_declare_that_it_has_no_body(server: HttpServer) -> None:
+async def test_a_request_may_declare_an_empty_body_but_no_other(server: HttpServer) -> None:
     request = GET_LIVEZ.replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n")
     answer = await talk(server, 2 * request, half_close=True)
     assert answer.count(b"HTTP/1.1 200 ") == 2
@@ -61,7 +61,7 @@ async def test_a_request_may_declare_that_it_has_no_body(server: HttpServer) -> 
     assert answer.startswith(b"HTTP/1.1 413 ")
 
 
-async def test_health(server: HttpServer, checks: dict[str, Check]) -> None:
+async def test_health_endpoints_report_the_checks(server: HttpServer, checks: dict[str, Check]) -> None:
     assert await get(server.address, "/livez", 5) == (200, b"ok\n")
     assert await get(server.address, "/healthz", 5) == (200, b"ok\n")
     assert await get(server.address, "/readyz", 5) == (503, b"[-] leader: knows none\nnot ready\n")
@@ -80,7 +80,7 @@ async def test_unknown_paths_and_failing_handlers_are_answered_with_an_error(ser
     assert (await get(server.address, "/livez", 5))[0] == 200
 
 
-async def test_two_requests_on_one_connection(server: HttpServer) -> None:
+async def test_one_connection_serves_several_requests(server: HttpServer) -> None:
     request = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
     last = b"HEAD /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     answer = await talk(server, request + request + last)
@@ -102,24 +102,26 @@ async def test_two_requests_on_one_connection(server: HttpServer) -> None:
         (b"GET http://evil/livez%00 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b" 404 "),
     ],
 )
-async def test_bad_requests_are_answered_and_closed(server: HttpServer, data: bytes, status: bytes) -> None:
+async def test_a_bad_request_gets_an_error_response_and_its_connection_is_closed(
+    server: HttpServer, data: bytes, status: bytes
+) -> None:
     answer = await talk(server, data)
     assert status in answer.split(b"\r\n")[0]
     assert (await get(server.address, "/livez", 5))[0] == 200
 
 
-async def test_half_a_request_is_dropped(server: HttpServer) -> None:
+async def test_an_incomplete_request_is_dropped(server: HttpServer) -> None:
     assert b"200" not in await talk(server, b"GET /livez HT", half_close=True)
     assert await talk(server, b"", half_close=True) == b""
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /livez HT", GET_LIVEZ], ids=["silent", "half a request", "idle"])
-async def test_a_probe_is_answered_with_any_number_of_open_connections(server: HttpServer, sent: bytes) -> None:
+async def test_a_probe_is_answered_despite_too_many_open_connections(server: HttpServer, sent: bytes) -> None:
     streams = [await asyncio.open_connection(*server.address) for _ in range(2 * http.CONNECTIONS_MAX)]
     for reader, writer in streams:
         writer.write(sent)
         if sent == GET_LIVEZ:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):  # the first half was replaced
+            with suppress(ConnectionError, asyncio.IncompleteReadError):  # closed for a later connection
                 await reader.readuntil(b"ok\n")
     assert await get(server.address, "/livez", 10) == (200, b"ok\n")
     for _, writer in streams:
@@ -135,14 +137,14 @@ async def test_the_longest_idle_connection_is_closed_for_a_new_one(
         writer.write(GET_LIVEZ)
         await reader.readuntil(b"ok\n")
     assert await get(server.address, "/livez", 10) == (200, b"ok\n")
-    assert await second[0].read() == b"", "idle for longest, although it connected last"
+    assert await second[0].read() == b"", "the second connection was idle for longest, although it connected last"
     first[1].write(GET_LIVEZ)
     assert await first[0].readuntil(b"ok\n")
     first[1].close()
     second[1].close()
 
 
-async def test_a_client_that_does_not_read_is_closed_after_the_idle_ones(
+async def test_idle_connections_are_closed_before_those_of_clients_that_do_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 2)
@@ -160,7 +162,7 @@ async def test_a_client_that_does_not_read_is_closed_after_the_idle_ones(
         idle = await ask(server, b"/small", b"ok\n")
         assert await get(server.address, "/small", 10) == (200, b"ok\n")
         assert await idle[0].read() == b""
-        assert len(await slow[0].readexactly(size)) == size, "only the idle one was replaced"
+        assert len(await slow[0].readexactly(size)) == size, "only the idle connection was closed"
         stuck = [await ask(server, b"/large", b"\r\n\r\n") for _ in range(2)]
         assert await get(server.address, "/small", 10) == (200, b"ok\n")
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
@@ -198,7 +200,7 @@ async def test_close_ends_open_connections() -> None:
     writer.close()
 
 
-async def test_get_from_a_server_that_does_not_speak_http() -> None:
+async def test_get_fails_if_the_server_does_not_speak_http() -> None:
     async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail\r\n\r\n")
         writer.close()

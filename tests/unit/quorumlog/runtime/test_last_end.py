@@ -26,7 +26,7 @@ def finish(one: LastEnd, status: int, cause: str = "", next_step: str = "") -> N
     asyncio.run(one.write(one.ended(status, cause, next_step)))
 
 
-def test_the_next_process_reads_the_end_of_the_previous_one(tmp_path: Path) -> None:
+def test_a_process_reads_how_the_previous_process_ended(tmp_path: Path) -> None:
     first = process([tmp_path], 1)
     assert first.before is None
     finish(first, 7, "the disk\nis full", "make room")
@@ -44,7 +44,9 @@ def test_a_second_begin_in_one_process_changes_nothing(tmp_path: Path) -> None:
     assert one.before is None
 
 
-def test_the_end_is_written_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_process_is_written_into_the_existing_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A full disk has no room for a new file, and a process at its limits cannot open one."""
     one = process([tmp_path])
     assert (tmp_path / FILE).stat().st_size == SIZE
@@ -63,7 +65,7 @@ def test_the_end_is_written_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert before.next_step.startswith("ä")
 
 
-def test_text_of_any_kind_fits(tmp_path: Path) -> None:
+def test_any_cause_fits_into_the_note_of_the_end(tmp_path: Path) -> None:
     for text in ("\U0001f600" * 5_000, "\x01" * 5_000, "\ud800\udfff" * 5_000, '"\\' * 5_000):
         finish(process([tmp_path]), 7, text, text)
         before = process([tmp_path]).before
@@ -102,13 +104,13 @@ def test_a_damaged_note_is_ignored(tmp_path: Path, content: bytes) -> None:
     assert process([tmp_path]).before == End(RUNNING, 5)
 
 
-def test_no_note_fails_the_process(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_store_the_note_does_not_fail_the_process(tmp_path: Path) -> None:
     finish(process([tmp_path / "missing", tmp_path]), 7, "odd")
     assert process([tmp_path]).before == End(FAILED, 5, 7, "odd")
     finish(process([tmp_path / "missing"]), 7, "odd")
 
 
-def test_a_process_that_fails_before_it_has_begun_notes_that_too(tmp_path: Path) -> None:
+def test_a_process_that_fails_before_it_has_begun_stores_the_reason(tmp_path: Path) -> None:
     finish(LastEnd([str(tmp_path)], lambda: 9), 7, "damaged")
     assert process([tmp_path]).before == End(FAILED, 9, 7, "damaged")
 

@@ -42,7 +42,7 @@ def lines(log_format: str, level: str = "info") -> io.StringIO:
     return out
 
 
-def test_text_lines() -> None:
+def test_text_format_writes_key_value_lines() -> None:
     out = lines("text")
     get_logger("quorum").info("elected", epoch=3, leader=None, why="the only voter", ok=True)
     assert out.getvalue() == (
@@ -50,7 +50,7 @@ def test_text_lines() -> None:
     )
 
 
-def test_json_lines() -> None:
+def test_json_format_writes_one_object_per_line() -> None:
     out = lines("json")
     get_logger("quorum").warning("odd", peer="a:1")
     assert json.loads(out.getvalue()) == {
@@ -60,7 +60,7 @@ def test_json_lines() -> None:
 
 
 @pytest.mark.usefixtures("capsys")  # the standard library reports its lost lines
-def test_a_line_that_cannot_be_written_is_lost() -> None:
+def test_a_log_line_that_cannot_be_written_raises_no_error() -> None:
     closed = io.StringIO()
     closed.close()
     reader, writer = os.pipe()
@@ -80,7 +80,7 @@ def test_a_line_that_cannot_be_written_is_lost() -> None:
     assert full.writes == 3
 
 
-def test_levels_filter() -> None:
+def test_lines_below_the_log_level_are_omitted() -> None:
     out = lines("text", "warning")
     logger = get_logger("x")
     logger.info("quiet")

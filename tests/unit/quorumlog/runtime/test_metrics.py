@@ -1,4 +1,4 @@
-"""Metrics are read at each scrape, and a broken reader hides no other."""
+"""Metrics are read at each scrape, and a broken reader hides no other metric."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_state_is_read_at_each_scrape() -> None:
     assert values(metrics)["quorumlog_quorum_epoch"] == 2
 
 
-def test_numbers_by_several_labels_or_none_at_all() -> None:
+def test_counters_may_have_several_labels_or_no_values() -> None:
     metrics, state = Metrics(), {"known": True}
     seconds = {("t", "1"): 2.5, ("a", "10"): 1}
     metrics.counters("down_seconds", "d", ("topic", "partition"), lambda: seconds if state["known"] else None)
@@ -49,14 +49,14 @@ def test_histograms_observe_seconds() -> None:
     assert found['quorumlog_quorum_fsync_seconds_bucket{le="0.0025"}'] == 1
 
 
-def test_only_a_broken_reader_is_omitted() -> None:
+def test_a_metric_whose_reader_fails_is_omitted_and_the_others_are_kept() -> None:
     metrics = Metrics()
     metrics.gauge("broken", "b", lambda: 1 // 0)
     metrics.gauge("whole", "w", lambda: 2)
     assert values(metrics) == {"quorumlog_whole": 2}
 
 
-def test_process_metrics() -> None:
+def test_process_metrics_include_the_resident_memory() -> None:
     metrics = Metrics()
     add_process_metrics(metrics)
     assert values(metrics)["process_resident_memory_bytes"] > 1_000_000

@@ -48,13 +48,15 @@ def failing(error: BaseException) -> Body:
         (ExceptionGroup("both", [ConfigError("bad"), ValueError("x")]), 2),
     ],
 )
-def test_exit_status(error: BaseException, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_error_determines_the_exit_status(
+    error: BaseException, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert exit_status(error)[0] == status
     assert run(failing(error)) == status
     assert capsys.readouterr().err.splitlines()[-1].startswith("broker: ")
 
 
-def test_the_last_line_has_problem_cause_and_next_step(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_reports_the_problem_and_the_next_step(capsys: pytest.CaptureFixture[str]) -> None:
     error = ConfigError("the port\nis taken", next_step="give another")
     run(failing(error))
     assert capsys.readouterr().err == "broker: the port is taken (next: give another)\n"
@@ -176,7 +178,7 @@ def test_any_other_exception_in_a_callback_is_only_logged(caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_gracefully(number: signal.Signals, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_signal_stops_a_server_gracefully(number: signal.Signals, capsys: pytest.CaptureFixture[str]) -> None:
     steps: list[str] = []
 
     async def body(process: Process) -> None:
@@ -205,7 +207,7 @@ def test_objects_loaded_before_a_server_is_ready_are_not_traversed_again() -> No
         gc.unfreeze()
 
 
-def test_ready_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_ready_line_is_an_object_in_json_format(capsys: pytest.CaptureFixture[str]) -> None:
     async def body(process: Process) -> None:
         process.ready(node_id=3, data_dir=Path("/d"))
 
@@ -223,7 +225,7 @@ def test_a_server_that_does_not_stop_in_time_is_cancelled(capsys: pytest.Capture
     assert "before the graceful shutdown was complete" in capsys.readouterr().err
 
 
-def test_a_second_signal_stops_at_once() -> None:
+def test_a_second_signal_ends_a_server_at_once() -> None:
     async def body(process: Process) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         await process.stopped()
@@ -237,7 +239,7 @@ def test_a_second_signal_stops_at_once() -> None:
 def test_a_hanging_thread_does_not_block_the_exit(
     monkeypatch: pytest.MonkeyPatch, failure: QuorumlogError | None
 ) -> None:
-    """A disk that hangs: closing the loop would wait forever for the blocked thread."""
+    """If a disk hangs, closing the loop would wait forever for the blocked thread."""
     statuses: list[int] = []
     released = threading.Event()
 
@@ -259,7 +261,7 @@ def test_a_hanging_thread_does_not_block_the_exit(
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_systemd_is_notified(tmp_path: Path, abstract: bool) -> None:
+def test_systemd_is_notified_when_a_server_is_ready_runs_and_stops(tmp_path: Path, abstract: bool) -> None:
     name = f"@quorumlog-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind("\0" + name[1:] if abstract else name)
@@ -269,7 +271,7 @@ def test_systemd_is_notified(tmp_path: Path, abstract: bool) -> None:
         async def body(process: Process) -> None:
             process.ready(node_id=1)
             loop = asyncio.get_running_loop()
-            while sum("WATCHDOG=1" in text for text in received) < 3:  # it continues automatically
+            while sum("WATCHDOG=1" in text for text in received) < 3:  # the watchdog notification repeats automatically
                 received.append(await loop.run_in_executor(None, lambda: receiver.recv(4096).decode()))
             process.stop("enough")
             received.append(receiver.recv(4096).decode())
@@ -280,8 +282,10 @@ def test_systemd_is_notified(tmp_path: Path, abstract: bool) -> None:
     assert any(text.startswith("STOPPING=1") for text in received)
 
 
-def test_the_notification_that_it_is_ready_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """systemd may be busy; if the notification was lost, the unit would never be active."""
+def test_the_ready_notification_waits_until_systemd_can_receive_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd may be busy.  If the notification were lost, the unit would never become active."""
     monkeypatch.setattr(runtime, "NOTIFY_AGAIN_S", 0.01)
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
@@ -304,7 +308,7 @@ def test_the_notification_that_it_is_ready_waits_for_room(tmp_path: Path, monkey
         assert run(body, environ={"NOTIFY_SOCKET": name}) == 0
 
 
-def test_no_watchdog_for_another_process(tmp_path: Path) -> None:
+def test_a_notify_socket_without_a_receiver_does_not_fail_a_server(tmp_path: Path) -> None:
     async def body(process: Process) -> None:
         process.ready(node_id=1)
 
@@ -336,7 +340,9 @@ def test_a_server_raises_its_limit_of_open_files(
     assert run(body) == 0
 
 
-def test_a_server_runs_with_the_limit_that_it_has_if_the_system_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_runs_with_its_current_limit_if_the_system_refuses_a_higher_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(which: int, value: tuple[int, int]) -> None:
         raise ValueError("not allowed")
 

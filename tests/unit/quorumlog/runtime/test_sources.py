@@ -13,7 +13,7 @@ def test_a_seed_determines_all_sources() -> None:
     assert one.wall_ms() == 1_000
 
 
-def test_real_sources_differ_and_know_the_century() -> None:
+def test_real_sources_draw_different_uuids_and_read_the_wall_clock() -> None:
     sources = Sources.real()
     assert sources.uuid4() != sources.uuid4()
     assert sources.uuid4().version == 4

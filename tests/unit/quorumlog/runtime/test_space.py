@@ -18,7 +18,7 @@ TURNS = 200
 
 
 class Mounts:
-    """File systems of 10 blocks of 100 bytes each; `hang` those that do not answer before `release`."""
+    """File systems of 10 blocks of 100 bytes each; those in `hang` do not answer before `released` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.free = {"/a": 3, "/b": 5}
@@ -97,7 +97,7 @@ def test_a_hanging_mount_blocks_one_thread_and_keeps_its_last_sample(mounts: Mou
     asyncio.run(test())
 
 
-def test_samples_of_a_real_directory(tmp_path: Path) -> None:
+def test_space_of_reads_a_real_directory_and_returns_none_for_a_missing_one(tmp_path: Path) -> None:
     found = space.space_of(str(tmp_path))
     assert found is not None
     assert 0 <= found.free_bytes <= found.total_bytes

@@ -89,7 +89,7 @@ async def cancelled_commit(
 async def test_a_transaction_whose_caller_was_cancelled_fails_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else would learn that earlier facts may be lost until the next commit."""
+    """Otherwise no caller would learn before the next commit that earlier facts may be lost."""
     disk = acquire(tmp_path)
     running, fails = await cancelled_commit(disk, monkeypatch)
     fails.set()
@@ -104,7 +104,7 @@ async def test_a_transaction_whose_caller_was_cancelled_fails_the_directory(
 async def test_a_transaction_that_fails_after_the_close_is_not_an_unhandled_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its caller was cancelled, so nobody awaits it."""
+    """The caller of the transaction was cancelled, so no task awaits the transaction."""
     unhandled: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
@@ -154,8 +154,8 @@ async def test_damaged_facts_are_refused_and_not_changed(tmp_path: Path) -> None
         "crc = CAST(crc AS BLOB)",
     ],
 )
-async def test_damaged_texts_and_types_are_damage(tmp_path: Path, damage: str) -> None:
-    """One flipped bit is enough, and SQLite notices none of them."""
+async def test_facts_with_damaged_texts_or_types_are_reported_as_damaged(tmp_path: Path, damage: str) -> None:
+    """A single flipped bit can cause each of these damages, and SQLite detects none of them."""
     disk = acquire(tmp_path)
     await disk.facts.commit({"first": b"\xff"})
     disk.close()
@@ -178,7 +178,7 @@ async def test_a_full_disk_is_not_reported_as_damage(tmp_path: Path) -> None:
     gc.collect()
 
 
-def test_formatting_a_full_disk_names_the_disk(tmp_path: Path) -> None:
+def test_formatting_a_directory_on_a_full_disk_reports_the_disk(tmp_path: Path) -> None:
     with full_disk(), pytest.raises(FatalError, match=r"cannot use .*facts\.db: .*SQLITE_"):
         acquire(tmp_path)
     acquire(tmp_path).close()

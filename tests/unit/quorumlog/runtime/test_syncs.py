@@ -87,7 +87,7 @@ async def test_each_batch_gets_its_own_result(tmp_path: Path) -> None:
     threads.close()
 
 
-async def test_a_cancelled_batch_is_done_nevertheless(tmp_path: Path) -> None:
+async def test_a_cancelled_batch_is_still_executed(tmp_path: Path) -> None:
     threads = SyncThreads(1)
     job = SyncJob(Sync.DATA, opened(tmp_path / "a"))
     cancelled = asyncio.ensure_future(threads.run([job]))
@@ -99,7 +99,7 @@ async def test_a_cancelled_batch_is_done_nevertheless(tmp_path: Path) -> None:
     threads.close()
 
 
-async def test_the_failure_of_a_cancelled_batch_is_raised_by_later_ones(tmp_path: Path) -> None:
+async def test_the_failure_of_a_cancelled_batch_is_raised_by_later_batches(tmp_path: Path) -> None:
     threads = SyncThreads(1)
     bad, end = unsyncable()
     cancelled = asyncio.ensure_future(threads.run([SyncJob(Sync.ALL, bad)]))
@@ -113,7 +113,7 @@ async def test_the_failure_of_a_cancelled_batch_is_raised_by_later_ones(tmp_path
     threads.close()
 
 
-async def test_a_failure_that_arrives_together_with_the_cancel_is_raised_by_later_ones(
+async def test_a_failure_that_arrives_together_with_the_cancel_is_raised_by_later_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = SyncThreads(1)
@@ -137,12 +137,12 @@ async def test_a_failure_that_arrives_together_with_the_cancel_is_raised_by_late
 
 
 @pytest.mark.parametrize("release", ["5.8.0", "5.15.0-91-generic", "6.1", "10.0.1"])
-def test_a_sync_of_the_system_is_used_if_it_reports_lost_writes(release: str) -> None:
+def test_kernels_since_5_8_report_lost_writes_in_a_sync_of_the_file_system(release: str) -> None:
     assert reports_lost_writes(release)
 
 
 @pytest.mark.parametrize("release", ["5.7.19", "5.4.0-150-generic", "4.18.0-553.el8", "2.6", "unknown"])
-def test_a_sync_of_the_system_that_hides_lost_writes_is_not_used(release: str) -> None:
+def test_kernels_before_5_8_are_treated_as_hiding_lost_writes(release: str) -> None:
     assert not reports_lost_writes(release)
 
 
@@ -166,12 +166,12 @@ MOUNTS = (
         ("/data/c/broker", "cifs"),  # the later mount hides the earlier one
     ],
 )
-def test_the_innermost_mount_has_the_type_of_the_file_system(path: str, system: str) -> None:
+def test_the_innermost_mount_determines_the_type_of_the_file_system(path: str, system: str) -> None:
     assert type_of_file_system(path, MOUNTS) == system
 
 
 @pytest.mark.parametrize("system", ["ext4", "overlay"])
-def test_file_systems_without_a_full_sync_are_known(
+def test_is_fully_synced_is_false_for_an_overlay_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str
 ) -> None:
     monkeypatch.setattr(syncs, "type_of_file_system", lambda path, _: system if path == str(tmp_path) else None)
@@ -179,7 +179,7 @@ def test_file_systems_without_a_full_sync_are_known(
     assert is_fully_synced(str(tmp_path / "link")) is (HAS_SYNC_SYSTEM and system == "ext4")
 
 
-async def test_nothing_to_do_needs_no_thread() -> None:
+async def test_an_empty_batch_succeeds() -> None:
     threads = SyncThreads(1)
     await threads.run([])
     threads.close()
@@ -194,14 +194,14 @@ async def test_descriptors_are_closed_when_the_jobs_are_refused(tmp_path: Path) 
     assert not is_open(fd)
 
 
-def test_one_object_serves_one_loop_after_another(tmp_path: Path) -> None:
+def test_one_pool_of_sync_threads_serves_one_event_loop_after_another(tmp_path: Path) -> None:
     threads = SyncThreads(1)
     for name in "ab":
         asyncio.run(threads.run([SyncJob(Sync.DATA, opened(tmp_path / name))]))
     threads.close()
 
 
-def test_bad_arguments_are_refused() -> None:
+def test_native_sync_threads_refuse_invalid_arguments() -> None:
     for threads_max in (0, -1):
         with pytest.raises(ValueError, match="at least 1"):
             NativeThreads(threads_max)
@@ -218,8 +218,8 @@ def test_bad_arguments_are_refused() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="replaces fdatasync with LD_PRELOAD")
-def test_a_sync_that_hangs_keeps_neither_the_directory_nor_the_process(tmp_path: Path) -> None:
-    """The library makes each `fdatasync` of a file named "hangs" wait for ever, without an interpreter's lock."""
+def test_a_hanging_sync_delays_neither_other_syncs_nor_the_end_of_the_process(tmp_path: Path) -> None:
+    """The library makes each `fdatasync` of a file named "hangs" wait forever, without the lock of the interpreter."""
     library = compile_c(NATIVE_TESTS / "hanging_fdatasync.c", tmp_path / "hanging.so", "-shared", "-fPIC")
     program = """if True:
         import asyncio, os, sys
@@ -253,7 +253,7 @@ def test_a_sync_that_hangs_keeps_neither_the_directory_nor_the_process(tmp_path:
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_batches_from_drawn_pools_are_each_completed_once(tmp_path: Path, sanitizer: str) -> None:
+def test_each_batch_of_random_sync_pools_is_completed_once(tmp_path: Path, sanitizer: str) -> None:
     flags = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-pthread", f"-I{NATIVE}")
     program = compile_c(NATIVE_TESTS / "sync_pool_stress.c", tmp_path / "stress", *flags)
     done = subprocess.run([program, str(tmp_path)], capture_output=True, text=True, timeout=300)

@@ -22,7 +22,7 @@ ROOT = str(Path(__file__).parents[3])
 
 
 class Stubborn:
-    """A program that ends `signals` signals after the first, if at all."""
+    """A program that ends once it has received `signals` signals."""
 
     def __init__(self, signals: int) -> None:
         self.signals = signals
@@ -98,7 +98,9 @@ def test_the_pid_comes_before_the_output_of_a_program_that_is_faster_than_its_gu
     assert line == "served"
 
 
-def test_a_folder_that_another_session_makes_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_a_session_that_is_starting_is_not_removed_as_a_leftover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "quorumlog-test-new"
     folder.mkdir()
     others = iter([testing._remove_leftovers])
@@ -116,7 +118,7 @@ def test_a_folder_that_another_session_makes_is_kept(tmp_path: Path, monkeypatch
     assert (folder / "guard.lock").exists()
 
 
-def test_a_broker_that_ends_at_once_is_not_reported_as_late() -> None:
+def test_a_broker_that_ends_before_it_serves_is_reported_with_its_last_lines() -> None:
     process: Any = SimpleNamespace(stdin=io.BytesIO(), stdout=io.BytesIO(b"7\n"))
     with pytest.raises(QuorumlogError, match=r"(?s)^the broker ended before it served; its last lines:\n.*refused$"):
         testing._ready(process, io.BytesIO(b"x" * 10_000 + b"\nbroker: the port is refused"), 600.0)

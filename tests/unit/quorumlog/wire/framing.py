@@ -36,7 +36,7 @@ def record(
     rest: bytes = b"",
     length: int | None = None,
 ) -> bytes:
-    """One record.
+    """Return one encoded record.
 
     key, value, headers: as they are encoded.  length: the claimed length, if it differs from the real one.
     """

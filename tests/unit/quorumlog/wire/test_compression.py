@@ -30,7 +30,7 @@ def test_lz4_blocks_are_independent_because_java_clients_read_no_others() -> Non
     assert frame[4] & independent_blocks
 
 
-def test_lz4_frames_that_java_clients_do_not_read_are_named() -> None:
+def test_java_problem_explains_lz4_frames_that_java_clients_cannot_read() -> None:
     noise = random.Random(1).randbytes(1_000) * 200
     plain = lz4.frame.compress(noise, block_linked=False, block_checksum=True, content_checksum=True)
     linked = lz4.frame.compress(noise, block_linked=True)
@@ -58,7 +58,7 @@ def lz4_frames() -> Iterator[bytes]:
         )
 
 
-def test_all_other_data_have_no_problem() -> None:
+def test_java_problem_is_empty_for_all_other_compressed_data() -> None:
     for frame in lz4_frames():
         assert java_problem(Codec.LZ4, frame) == ""
     for codec in COMPRESSING:
@@ -67,7 +67,7 @@ def test_all_other_data_have_no_problem() -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
-def test_data_above_the_size_limit_are_refused_and_the_exact_size_is_not(codec: Codec) -> None:
+def test_decompression_refuses_data_above_the_size_limit_but_not_at_the_limit(codec: Codec) -> None:
     bomb = compress(codec, bytes(1_000_000))
     assert len(decompress(codec, bomb, 1_000_000)) == 1_000_000
     with pytest.raises(RemoteProtocolError, match="inflates to more than 999999 bytes"):
@@ -83,7 +83,7 @@ def test_truncated_and_foreign_bytes_are_refused(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
-def test_bytes_after_the_end_are_refused(codec: Codec) -> None:
+def test_decompression_refuses_bytes_after_the_end_of_the_data(codec: Codec) -> None:
     with pytest.raises(RemoteProtocolError, match=codec.name.lower()):
         decompress(codec, compress(codec, b"contents" * 100) + b"trailing")
 
@@ -98,7 +98,7 @@ def test_codecs_of_a_missing_library_are_named_with_the_reason(monkeypatch: pyte
     assert unavailable_codecs({"gzip", None}) == {}
 
 
-def test_snappy_without_framing_is_read_too() -> None:
+def test_snappy_data_without_framing_are_decompressed() -> None:
     assert bytes(decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(b"raw" * 50)))) == b"raw" * 50
 
 

@@ -1,4 +1,4 @@
-"""Markers of transactions: Kafka's bytes, and bytes of anything else."""
+"""Transaction markers: the bytes that Kafka writes, and control records that are not markers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COMMIT = EndTxnMarker(is_commit=True, coordinator_epoch=7)
 
 
 @given(st.booleans(), st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1))
-def test_a_marker_is_read_as_it_was_written(commit: bool, coordinator: int, producer_id: int, epoch: int) -> None:
+def test_a_transaction_marker_round_trips(commit: bool, coordinator: int, producer_id: int, epoch: int) -> None:
     marker = EndTxnMarker(commit, coordinator)
     batch = build_marker(marker, producer_id, epoch, 1_000)
     headers = check_batches(batch)
@@ -33,13 +33,13 @@ def test_a_marker_has_the_bytes_of_kafka() -> None:
 
 
 @given(st.binary(max_size=40), st.integers(0, 3))
-def test_other_control_records_are_not_markers(body: bytes, count: int) -> None:
+def test_parsing_arbitrary_control_records_as_markers_raises_no_error(body: bytes, count: int) -> None:
     header = parse_header(bytes(build_marker(COMMIT, 1, 0, 0)))
     changed = header._replace(batch_length=HEADER_SIZE - 12 + len(body), record_count=count)
     assert parse_marker(bytes(HEADER_SIZE) + body, changed) in (None, EndTxnMarker(True, 7)) or count == 1
 
 
-def test_records_of_clients_are_no_markers() -> None:
+def test_records_without_the_control_attribute_are_not_markers() -> None:
     batch = bytes(build_marker(COMMIT, 1, 0, 0))
     header: BatchHeader = parse_header(batch)
     assert parse_marker(batch, header._replace(attributes=0)) is None

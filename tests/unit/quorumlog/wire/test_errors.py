@@ -24,12 +24,12 @@ INSTEAD = {
 """The answers to Kafka clients in place of errors that Kafka does not have."""
 
 
-def test_each_error_is_its_own_name() -> None:
+def test_the_name_value_and_text_of_each_error_are_equal() -> None:
     for name, error in ApiError.__members__.items():
         assert (error.name, error.value, str(error), f"{error}") == (name,) * 4
 
 
-def test_numbers_are_kafkas() -> None:
+def test_error_numbers_equal_those_of_kafka() -> None:
     for code in KafkaCode:
         assert ErrorCode[code.name.lower()].value == code.value
     for error in ApiError:
@@ -37,7 +37,7 @@ def test_numbers_are_kafkas() -> None:
         assert error.kafka == (INSTEAD.get(error, -1) if known is None else known), error
 
 
-def test_each_error_has_one_sentence() -> None:
+def test_the_meaning_of_each_error_is_one_sentence() -> None:
     assert [error for error in ApiError if not error.sentence.endswith(".") or error.sentence.count(". ")] == []
 
 
@@ -60,7 +60,7 @@ def test_the_product_has_no_string_literal_that_is_the_name_of_an_error() -> Non
     assert found == []
 
 
-def test_the_documentation_has_the_same_table() -> None:
+def test_the_documentation_has_the_same_table_of_errors() -> None:
     """docs/protocol.md, section Errors: name, Kafka's number, retriable, exit code of kctl, and meaning."""
     section = PROTOCOL.split("\n## Errors\n", 1)[1].split("\n## ", 1)[0]
     assert [line for line in section.splitlines() if line.startswith("| `")] == [row(error) for error in ApiError]

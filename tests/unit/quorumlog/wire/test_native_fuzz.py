@@ -21,7 +21,7 @@ from tests.fuzz.native import build, run
         ("key_offsets", key_offsets.Outcome),
     ],
 )
-def test_mutated_bodies_cause_no_bad_access_and_meet_every_outcome(
+def test_mutated_input_causes_no_invalid_memory_access_and_reaches_every_outcome(
     tmp_path: Path, name: str, outcomes: type[IntEnum]
 ) -> None:
     found = run(build(name, tmp_path), outcomes, seed=7, rounds=50_000)

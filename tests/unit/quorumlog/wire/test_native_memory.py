@@ -38,10 +38,10 @@ for number in range(100):  # the allocation that fails; the last ones are never 
     failures += found is None
 assert 0 < failures < 100, failures
 """
-"""In a process of its own: failing allocations would affect every thread of the tests."""
+"""Runs in a process of its own, because failing allocations would affect every thread of the tests."""
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_a_failed_allocation_is_a_memory_error(body: bytes) -> None:
+def test_a_failed_allocation_raises_a_memory_error(body: bytes) -> None:
     pytest.importorskip("_testcapi", reason="this Python cannot make allocations fail")
     subprocess.run([sys.executable, "-c", PROGRAM, body.hex()], check=True)

@@ -41,12 +41,12 @@ def headers_of(data: bytes) -> list[BatchHeader]:
     return headers
 
 
-def test_error_codes_are_kafkas() -> None:
+def test_error_codes_equal_those_of_kafka() -> None:
     for code in KafkaCode:
         assert ErrorCode[code.name.lower()].value == code.value
 
 
-def test_good_batch() -> None:
+def test_a_valid_batch_is_accepted_and_its_header_is_parsed() -> None:
     (header,) = headers_of(GOOD)
     assert header.record_count == 3
     assert header.size == len(GOOD)
@@ -59,7 +59,7 @@ def test_good_batch() -> None:
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3])  # kafka-python of this version has no zstd without another package
-def test_batches_of_another_client(codec: int) -> None:
+def test_batches_of_kafka_python_are_accepted(codec: int) -> None:
     builder = DefaultRecordBatchBuilder(2, codec, 0, 7, 1, 40, 1 << 20)
     for number in range(10):
         builder.append(number, timestamp=1_000 + number, key=b"key", value=b"value" * 50, headers=[("h", b"1")])
@@ -68,23 +68,23 @@ def test_batches_of_another_client(codec: int) -> None:
     assert (header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence) == (7, 1, 40, 49)
 
 
-def test_zstd_batch() -> None:
+def test_a_zstd_batch_is_accepted() -> None:
     (header,) = headers_of(
         make_batch([b"x" * 500], attributes=4, compress=lambda body: bytes(cramjam.zstd.compress(body)))
     )
     assert header.codec is Codec.ZSTD
 
 
-def test_several_batches() -> None:
+def test_several_batches_in_one_request_are_accepted() -> None:
     assert [header.record_count for header in headers_of(GOOD + make_batch())] == [3, 1]
 
 
-def test_every_truncation_is_corrupt() -> None:
+def test_a_batch_truncated_at_any_byte_is_refused_as_corrupt() -> None:
     for size in range(1, len(GOOD)):
         assert refusal_of(GOOD[:size]) is KafkaCode.CORRUPT_MESSAGE
 
 
-def test_every_flipped_byte_after_the_epoch_is_refused() -> None:
+def test_a_batch_with_a_changed_byte_after_the_leader_epoch_is_refused() -> None:
     for position in range(16, len(GOOD)):
         damaged = bytearray(GOOD)
         damaged[position] ^= 0x40
@@ -97,7 +97,7 @@ def test_an_empty_input_is_refused() -> None:
 
 
 @pytest.mark.parametrize("length", [0, -1, 48, 2**31 - 1, -(2**31)])
-def test_a_wrong_length_allocates_nothing(length: int) -> None:
+def test_a_batch_with_a_wrong_length_is_refused_without_a_large_allocation(length: int) -> None:
     data = make_batch(batch_length=length)
     tracemalloc.start()
     try:
@@ -112,7 +112,7 @@ def test_older_record_formats_are_refused(magic: int) -> None:
     assert refusal_of(make_batch(magic=magic)) is KafkaCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
-def test_old_message_set_is_shorter_than_our_header() -> None:
+def test_an_old_message_set_shorter_than_a_batch_header_is_refused() -> None:
     old = b"\0" * 8 + (22).to_bytes(4, "big") + b"\0" * 4 + b"\1" + b"\0" * 17
     assert len(old) < HEADER_SIZE
     assert refusal_of(old) is KafkaCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
@@ -154,7 +154,7 @@ def test_unsupported_attributes_are_refused(attributes: int, code: KafkaCode) ->
         {"producer": (-2, 0, 0)},
     ],
 )
-def test_counts_and_producers_that_contradict_themselves(wrong: dict[str, Any]) -> None:
+def test_contradictory_record_counts_and_producer_fields_are_refused(wrong: dict[str, Any]) -> None:
     arguments = {"values": [b"one", b"two", b"three"], **wrong}
     assert refusal_of(make_batch(**arguments)) is KafkaCode.INVALID_RECORD
 
@@ -173,20 +173,20 @@ def test_impossible_and_future_timestamps_are_refused() -> None:
     assert len(headers_of(make_batch(timestamps=[-1]))) == 1
 
 
-def test_a_request_with_an_idempotent_batch_has_no_other() -> None:
+def test_an_idempotent_batch_together_with_another_batch_is_refused() -> None:
     assert refusal_of(make_batch(producer=(5, 0, 0)) + GOOD) is KafkaCode.INVALID_RECORD
 
 
-def test_a_client_without_idempotence_may_leave_a_sequence_of_zero() -> None:
+def test_a_batch_without_a_producer_id_may_have_sequence_0() -> None:
     assert headers_of(make_batch(producer=(-1, -1, 0)))[0].last_sequence == -1
 
 
-def test_sequences_wrap() -> None:
+def test_the_last_sequence_wraps_after_the_maximum() -> None:
     header = parse_header(make_batch([b"a", b"b", b"c"], producer=(5, 0, 2**31 - 2)))
     assert header.last_sequence == 0
 
 
-def test_a_leader_may_send_batches_that_clients_may_not() -> None:
+def test_check_batches_accepts_control_compacted_and_empty_batches_of_a_leader() -> None:
     control = make_batch([b"commit"], attributes=0x30, base_offset=9)
     compacted = make_batch([b"left"], last_offset_delta=4, base_offset=10)
     empty = make_batch([], record_count=0, last_offset_delta=2, base_offset=15)
@@ -197,7 +197,7 @@ def test_a_leader_may_send_batches_that_clients_may_not() -> None:
     assert isinstance(check_batches(control[:-1]), BatchRefusal)
 
 
-def test_patch_keeps_the_checksum() -> None:
+def test_patch_changes_offset_and_epoch_and_keeps_the_checksum_valid() -> None:
     buffer = bytearray(GOOD + GOOD)
     patch(buffer, 1 << 40, 77, len(GOOD))
     headers = check_batches(buffer)
@@ -205,7 +205,7 @@ def test_patch_keeps_the_checksum() -> None:
     assert [(one.base_offset, one.leader_epoch) for one in headers] == [(0, -1), (1 << 40, 77)]
 
 
-def test_headers_end_before_a_truncated_batch() -> None:
+def test_iter_headers_ends_before_a_truncated_batch() -> None:
     for size in range(len(GOOD), 2 * len(GOOD)):
         assert [position for position, _ in iter_headers((GOOD + GOOD)[:size])] == [0]
     assert [position for position, _ in iter_headers(GOOD + GOOD)] == [0, len(GOOD)]

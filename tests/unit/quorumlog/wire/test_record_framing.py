@@ -1,4 +1,4 @@
-"""Records that contradict the header of their batch are refused by name."""
+"""Records that contradict the header of their batch are refused with the name of the problem."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_record_that_contradicts_the_header_is_refused(bad: BadBody) -> None:
         assert f"record {bad.record} of {bad.record_count}" in refusal.reason
 
 
-def test_every_problem_of_the_records_has_a_bad_body() -> None:
+def test_every_problem_of_records_has_an_example_body() -> None:
     timestamps = {Problem.TIMESTAMP_RANGE, Problem.TIMESTAMP_AHEAD, Problem.TIMESTAMP_BEHIND}
     assert {bad.problem for bad in bad_bodies()} == set(Problem) - {Problem.NONE} - timestamps
     assert set(PROBLEM_TEXTS) == set(Problem) - {Problem.NONE}
@@ -49,14 +49,16 @@ def test_every_problem_of_the_records_has_a_bad_body() -> None:
         (-11, TimestampRange(oldest_ms=BASE_MS - 10), Problem.TIMESTAMP_BEHIND),
     ],
 )
-def test_timestamp_out_of_range_is_refused_as_such(delta: int, times: TimestampRange, problem: Problem) -> None:
+def test_a_timestamp_out_of_range_is_refused_as_an_invalid_timestamp(
+    delta: int, times: TimestampRange, problem: Problem
+) -> None:
     refusal = check(body_of(record(0), record(1, timestamp_delta=delta)), 2, times)
     assert isinstance(refusal, BatchRefusal)
     assert refusal.code == KafkaCode.INVALID_TIMESTAMP
     assert refusal.record_errors == (RecordError(1, PROBLEM_TEXTS[problem]),)
 
 
-def test_bounds_themselves_are_accepted() -> None:
+def test_timestamps_at_the_bounds_and_padded_numbers_are_accepted() -> None:
     assert check(body_of(record(0, timestamp_delta=-BASE_MS - 1)), 1) == Framing(-1, -1)
     assert check(body_of(record(0, timestamp_delta=10)), 1, TimestampRange(0, BASE_MS + 10)) == Framing(
         BASE_MS + 10, -1
@@ -78,13 +80,13 @@ def test_first_record_without_a_key_is_reported() -> None:
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, HUGE])
-def test_huge_count_costs_no_time_and_no_memory(count: int) -> None:
+def test_a_batch_with_a_huge_record_count_is_refused_at_its_first_missing_record(count: int) -> None:
     refusal = check(body_of(record(0)), count)
     assert isinstance(refusal, BatchRefusal)
     assert refusal.record_errors[0].record == 1
 
 
-def test_records_of_our_own_builder_pass() -> None:
+def test_batches_that_build_batch_makes_are_accepted() -> None:
     records = [NewRecord(None, b"v" * size, BASE_MS + size, (("h", None), ("", b"x"))) for size in (0, 63, 64, 9_000)]
     batch = build_batch(records)
     assert check_framing(memoryview(batch)[HEADER_SIZE:], parse_header(batch)) == Framing(BASE_MS + 9_000, 0)

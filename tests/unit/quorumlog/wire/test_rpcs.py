@@ -66,7 +66,7 @@ def test_no_string_literal_names_an_rpc_outside_the_table() -> None:
     assert found == []
 
 
-def test_the_documentation_has_the_same_table() -> None:
+def test_the_documentation_has_the_same_table_of_rpcs() -> None:
     """docs/protocol.md has a section for each service, and in it a row for each RPC: name, sender, reads, purpose."""
     for service in Service:
         section = PROTOCOL.split(f"\n## {service.name.capitalize()}\n", 1)[1].split("\n## ", 1)[0]

@@ -18,7 +18,7 @@ EVERY = [(api, version) for api in Api for version in range(20) if codec.has_sch
 
 
 @pytest.mark.parametrize(("api", "version"), EVERY, ids=lambda value: str(getattr(value, "name", value)))
-def test_defaults_survive_a_round_trip(api: Api, version: int) -> None:
+def test_messages_with_default_values_round_trip(api: Api, version: int) -> None:
     for schema in (codec.request_schema(api, version), codec.response_schema(api, version)):
         message = codec.make(schema, {})
         assert codec.decode(schema, memoryview(codec.encode(message)), 0) == message
@@ -87,7 +87,7 @@ def test_any_bytes_as_a_message_are_read_or_refused(which: tuple[Api, int], data
 
 
 @given(st.sampled_from(EVERY), st.data())
-def test_a_cut_or_longer_message_is_refused(which: tuple[Api, int], data: st.DataObject) -> None:
+def test_a_truncated_or_extended_message_is_refused(which: tuple[Api, int], data: st.DataObject) -> None:
     schema = codec.request_schema(*which)
     encoded = codec.encode(codec.make(schema, {}))
     if encoded:
@@ -99,11 +99,11 @@ def test_a_cut_or_longer_message_is_refused(which: tuple[Api, int], data: st.Dat
 
 
 @pytest.mark.parametrize("count", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xfe", b"\x80\x00\x00\x00"])
-def test_an_absurd_array_length_is_refused(count: bytes) -> None:
+def test_an_impossible_array_length_is_refused(count: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         codec.decode(codec.request_schema(Api.METADATA, 1), memoryview(count), 0)
 
 
-def test_a_writable_frame_is_read() -> None:
+def test_a_message_in_a_writable_buffer_is_decoded() -> None:
     message = codec.request(Api.METADATA, 12, {"topics": [{"name": "t"}]})
     assert codec.decode(type(message), memoryview(bytearray(codec.encode(message))), 0) == message

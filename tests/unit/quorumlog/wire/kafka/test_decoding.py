@@ -30,7 +30,7 @@ SCHEMAS = [
 ]
 
 LIST_MAX = 3
-"""Lists are nested.  With the longer ones of hypothesis, nearly all time passes with more elements of the same kind."""
+"""Lists are nested.  In longer lists, nearly all time would go into more elements of the same kind."""
 
 
 @cache
@@ -51,7 +51,7 @@ def messages(kind: Any) -> st.SearchStrategy[Any]:
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: f"{schema.__name__}-{schema.__version__}")
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_both_readers_agree(schema: Any, data: st.DataObject) -> None:
+def test_the_schema_reader_agrees_with_the_reader_of_kio(schema: Any, data: st.DataObject) -> None:
     message = data.draw(messages(schema))
     encoded = codec.encode(message)
     try:
@@ -76,12 +76,12 @@ ABSURD = [
 
 
 @pytest.mark.parametrize(("api", "version", "body"), ABSURD)
-def test_an_absurd_length_is_refused_before_anything_is_allocated(api: Api, version: int, body: bytes) -> None:
+def test_an_impossible_length_is_refused_as_malformed(api: Api, version: int, body: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="malformed"):
         codec.decode(codec.request_schema(api, version), memoryview(body + bytes(20)), 0)
 
 
-def test_a_duration_of_many_years_is_the_longest_one() -> None:
+def test_a_duration_that_is_too_long_is_read_as_the_longest_duration() -> None:
     schema = codec.request_schema(Api.EXPIRE_DELEGATION_TOKEN, 1)
     longest = timedelta(days=timedelta.max.days)
     for value, expected in ((2**63 - 1, longest), (-(2**63), -longest)):
@@ -89,7 +89,7 @@ def test_a_duration_of_many_years_is_the_longest_one() -> None:
         assert message.expiry_time_period == expected
 
 
-def test_too_many_elements_are_refused() -> None:
+def test_a_message_with_too_many_elements_is_refused() -> None:
     schema = codec.request_schema(Api.METADATA, 1)
     body = memoryview((50_000).to_bytes(4, "big") + b"\x00\x01x" * 50_000)
     assert len(codec.decode(schema, body, 0, elements_max=50_000).topics) == 50_000
@@ -98,7 +98,7 @@ def test_too_many_elements_are_refused() -> None:
 
 
 def test_too_many_tagged_fields_of_a_header_are_refused() -> None:
-    """Nothing else runs while a broker skips them: two million in a frame of 4 MB took more than a second."""
+    """A broker does nothing else while it skips tagged fields.  Two million in a frame of 4 MB took over a second."""
 
     def frame(fields: int) -> memoryview:
         return memoryview(b"\0\x03\0\x0c\0\0\0\1\xff\xff" + uvarint(fields) + b"\1\0" * fields)

@@ -34,8 +34,8 @@ class Refusing(FrameProtocol):
         (b"\xff\xff\xff\xff", ""),
     ],
 )
-def test_a_frame_of_another_protocol_is_named(begin: bytes, hint: str) -> None:
-    """Only the size of the frame would be in the error, a number that helps nobody."""
+def test_the_error_of_a_frame_of_another_protocol_names_the_protocol(begin: bytes, hint: str) -> None:
+    """Otherwise the error would contain only the size of the frame, which explains nothing."""
     protocol = Refusing()
     protocol.data_received(begin)
     (text,) = protocol.refusals
@@ -57,7 +57,7 @@ async def test_writes_to_a_lost_connection_are_dropped(caplog: pytest.LogCapture
     transport.close()
 
 
-async def test_all_parts_arrive_in_order() -> None:
+async def test_write_parts_sends_all_parts_in_order() -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)

@@ -136,7 +136,7 @@ def test_produce_request_is_read_as_the_schema_writes_it(
     acks=st.sampled_from([-1, 0, 1]),
     partitions=st.lists(st.tuples(NAME, INT32, RECORDS), max_size=5),
 )
-def test_produce_request_is_written_as_it_is_read(
+def test_an_encoded_produce_request_round_trips_and_fits_the_schema(
     version: int, acks: int, partitions: list[tuple[str, int, bytes]]
 ) -> None:
     wanted = [(topic_of(version, name), index, records) for name, index, records in partitions]
@@ -154,7 +154,7 @@ def test_produce_request_is_written_as_it_is_read(
     results=st.lists(st.tuples(NAME, INT32, PRODUCE_RESULT), max_size=5),
     endpoints=st.lists(ENDPOINT, max_size=2),
 )
-def test_produce_response(
+def test_an_encoded_produce_response_is_read_by_the_schema_and_round_trips(
     version: int, results: list[tuple[str, int, ProduceResult]], endpoints: list[produce.NodeEndpoint]
 ) -> None:
     sent_results = [(topic_of(version, name), index, result) for name, index, result in results]
@@ -194,7 +194,7 @@ def test_produce_response(
     results=st.lists(FETCH_RESULT, max_size=5),
     endpoints=st.lists(ENDPOINT, max_size=2),
 )
-def test_fetch_response(
+def test_an_encoded_fetch_response_is_read_by_the_schema_and_round_trips(
     version: int, session_id: int, results: list[FetchResult], endpoints: list[produce.NodeEndpoint]
 ) -> None:
     parts = fetch.encode_response(version, 0, session_id, results, endpoints)
@@ -313,7 +313,7 @@ def test_fetch_request_is_read_by_the_schema(
 
 @settings(deadline=None)
 @given(data=st.data(), version=st.integers(fetch.FIRST_VERSION, fetch.LAST_VERSION))
-def test_fetch_request_is_read_as_the_schema_does(data: st.DataObject, version: int) -> None:
+def test_a_decoded_fetch_request_equals_the_message_of_the_schema(data: st.DataObject, version: int) -> None:
     schema = codec.request_schema(Api.FETCH, version)
     message = data.draw(st.from_type(schema))
     assume(-(2**31) <= codec.milliseconds(message.max_wait) < 2**31)
@@ -379,7 +379,7 @@ def test_a_bad_varint_is_refused(data: bytes) -> None:
         Reader(memoryview(data)).uvarint()
 
 
-def test_a_count_that_cannot_fit_is_refused_before_anything_is_allocated() -> None:
+def test_an_array_count_that_exceeds_the_message_is_refused() -> None:
     body = b"\xff\xff" + b"\x00\x01" + b"\x00\x00\x00\x05" + b"\x7f\xff\xff\xff" + bytes(20)
     with pytest.raises(RemoteProtocolError, match="array of 2147483647 elements"):
         produce.decode_request(memoryview(body), 0, 3)

@@ -1,4 +1,4 @@
-"""What an import of the Kafka protocol brings with it."""
+"""The modules that an import of the Kafka protocol loads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ MODULES = ["broker.kafka.handlers", "quorumlog.client.kafka", "quorumlog.client.
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_no_process_imports_hypothesis(module: str) -> None:
-    """A user's tests often have it installed.  Its import takes longer than the start of a broker."""
+def test_importing_the_kafka_protocol_does_not_import_hypothesis(module: str) -> None:
+    """Hypothesis is often installed for a user's tests.  Its import takes longer than the start of a broker."""
     program = f"import sys, {module}; print('kio' in sys.modules, 'hypothesis' in sys.modules); import hypothesis"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "True False"
