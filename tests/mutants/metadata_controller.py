@@ -214,7 +214,7 @@ MUTANTS = (
         CLIENT,
         "        self._avoided.clear()",
         "        pass",
-        (f"{CLIENT_TESTS}::test_a_node_that_is_avoided_is_not_asked_while_another_answers",),
+        (f"{CLIENT_TESTS}::test_an_avoided_node_is_not_asked_while_another_node_answers",),
     ),
     Mutant(
         "the topics that had write.caching do not reach the controller's decision",

@@ -121,7 +121,7 @@ class FakeBrokers:
     async def create(self, topic: str, leaders: list[int], *, first_epoch: int | None = None) -> None:
         """Create a topic with one partition for each named leader.
 
-        first_epoch: the first leader epoch, 0 in Apache Kafka; None: the epochs of the name go on.
+        first_epoch: the first leader epoch, 0 in Apache Kafka; None: the epochs of an earlier topic continue.
         """
         topic_id = UUID(int=(self.shared.image.end_offset << 64) + 5)
         nodes = tuple(self.addresses)

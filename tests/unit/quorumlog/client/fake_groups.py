@@ -1,4 +1,4 @@
-"""Brokers that coordinate groups: real machines behind real listeners, with one log that all brokers share.
+"""Brokers that coordinate groups: real state machines and listeners, with one log that all brokers share.
 
 The leader of a partition of `__consumer_offsets` coordinates its groups.  `FakeBrokers.move` moves it; the next leader
 replays the records, as a real one does.
@@ -43,7 +43,7 @@ class GroupsOfCluster:
         self.waiting: list[tuple[Coordinator, int, asyncio.Future[Any]]] = []
 
     def coordinator(self, partition: int, epoch: int) -> Coordinator:
-        """Return the coordinator of a partition in this leader epoch; a later one has the records of the last."""
+        """Return the coordinator of a partition in this leader epoch, with the records of the epoch before."""
         found = self.by_place.get((partition, epoch))
         if found is None:
             earlier = [each for (index, _), each in self.by_place.items() if index == partition]

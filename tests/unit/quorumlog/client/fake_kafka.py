@@ -20,7 +20,7 @@ class FakeKafka:
 
     controller: the broker that changes topics.  believed: the controller that a broker's metadata names instead.
     lost: this many changes of topics are made, but their connection breaks before the answer.
-    hangs: brokers that answer nothing but Metadata.  refusal: of every change of topics and configs while it is set.
+    hangs: brokers that answer nothing but Metadata.  refusal: the error of every change while it is set.
     topics: the number of partitions by name.
     """
 

@@ -1,4 +1,4 @@
-"""The states of share groups, beside the real machines of `fake_groups` that have their members."""
+"""The states of share groups; their members are in the real state machines of `fake_groups`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ CLIENT = Client("app", "/10.0.0.7")
 class FakeShares(NoShares):
     """The topic `orders`, as share groups see it.  All brokers use it, whichever of them coordinates a group.
 
-    done: how many records after the start are accepted, by index.
-    starts: of the share partitions that members have read, by index, or the error of reading the state.
+    done: how many records after the start offset are acknowledged, by index.
+    starts: the start offsets of partitions that members have read, by index, or the error of reading the state.
     unknown: indexes of partitions whose leader does not answer.
-    refusals: of new starts, by index.
+    refusals: the errors of new start offsets, by index.
     """
 
     def __init__(self, brokers: FakeBrokers, groups: GroupsOfCluster) -> None:

@@ -1,4 +1,4 @@
-"""Batches of aborted transactions are left out of what a fetch returned."""
+"""Batches of aborted transactions are omitted from the result of a fetch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Log:
         self.end += count
 
     def seen(self, first: int = 0) -> list[int]:
-        """Fetch all batches from the one with number `first` on, and return the base offsets that are not left out."""
+        """Fetch all batches from number `first` on, and return the base offsets of those that are not omitted."""
         data = b"".join(self.batches[first:])
         position = sum(1 if batch[22] & 0x20 else 2 for batch in self.batches[:first])  # the control bit
         listed = [(producer, start) for producer, start, marker in self.aborted if marker >= position]
@@ -67,7 +67,7 @@ def test_an_aborted_transaction_ends_at_its_marker() -> None:
     assert log.seen() == [2, 5]
 
 
-def test_batches_outside_of_transactions_are_seen() -> None:
+def test_batches_outside_transactions_are_returned_although_a_transaction_is_aborted() -> None:
     log = Log()
     log.write(1)
     log.write(1, transactional=False)
@@ -86,7 +86,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(0, 30))
-def test_a_reader_sees_what_the_whole_log_says(steps: list[Step], first: int) -> None:
+def test_a_fetch_from_any_batch_omits_exactly_the_aborted_batches(steps: list[Step], first: int) -> None:
     log = Log()
     for producer_id, kind in steps:
         if kind in ("write", "plain"):

@@ -1,4 +1,4 @@
-"""The administrator's client: controllers that move, answers that are lost, deadlines, cancels, wrong arguments.
+"""The admin client: controllers that move, answers that are lost, deadlines, cancels, wrong arguments.
 
 `tests/integration/kafka/test_own_admin.py` has every call against a real broker.
 """
@@ -48,7 +48,7 @@ async def refusal_of(call: Awaitable[object]) -> ClusterError:
 
 
 @pytest.mark.parametrize("controller", [1, 2])
-async def test_changes_of_topics_go_to_the_controller(controller: int) -> None:
+async def test_topic_changes_are_sent_to_the_controller(controller: int) -> None:
     async with setting() as (kafka, admin):
         kafka.controller = controller
         assert (await admin.cluster()).controller == controller
@@ -74,7 +74,7 @@ async def test_a_change_follows_the_controller_when_it_moves() -> None:
         assert kafka.changed_by(Api.CREATE_TOPICS)[-1] == 2
 
 
-async def test_another_broker_is_asked_for_the_controller_if_the_first_one_is_behind() -> None:
+async def test_another_broker_is_asked_for_the_controller_if_the_first_broker_is_behind() -> None:
     async with setting() as (kafka, admin):
         await admin.cluster()
         behind = next(node_id for node_id, _ in kafka.asked)  # this broker would be asked again
@@ -94,7 +94,7 @@ async def test_a_change_waits_for_a_controller_until_the_deadline() -> None:
         assert (await admin.cluster()).controller is None
 
 
-async def test_configs_of_a_broker_go_to_that_broker() -> None:
+async def test_config_changes_of_a_broker_are_sent_to_that_broker() -> None:
     async with setting() as (kafka, admin):
         await admin.set_configs({"a": "b"}, broker=2)
         await admin.unset_configs(["a"], broker=1)
@@ -117,7 +117,7 @@ async def test_a_retriable_refusal_of_configs_is_retried() -> None:
 # -- lost answers
 
 
-async def test_a_creation_whose_answer_was_lost_reports_that_it_may_have_created_the_topic() -> None:
+async def test_create_topic_reports_that_a_request_without_an_answer_may_have_created_the_topic() -> None:
     async with setting() as (kafka, admin):
         kafka.lost = 1
         error = await refusal_of(admin.create_topic("orders"))
@@ -136,7 +136,7 @@ async def test_a_deletion_whose_answer_was_lost_succeeds() -> None:
         assert (await refusal_of(admin.delete_topic("orders"))).code == "UNKNOWN_TOPIC_OR_PARTITION"
 
 
-async def test_an_addition_of_partitions_whose_answer_was_lost_succeeds_if_the_topic_has_that_many() -> None:
+async def test_add_partitions_succeeds_after_a_lost_answer_if_the_topic_has_the_requested_number() -> None:
     async with setting() as (kafka, admin):
         await admin.create_topic("orders", 1)
         kafka.lost = 1
@@ -150,7 +150,7 @@ async def test_an_addition_of_partitions_whose_answer_was_lost_succeeds_if_the_t
 # -- refusals
 
 
-async def test_all_topics_are_tried_and_all_refusals_are_named() -> None:
+async def test_create_topics_tries_all_topics_and_reports_all_refusals() -> None:
     async with setting() as (kafka, admin):
         kafka.topics = {"b": 1, "c": 1}
         error = await refusal_of(admin.create_topics([NewTopic("a"), NewTopic("b"), NewTopic("c")]))
@@ -162,7 +162,7 @@ async def test_all_topics_are_tried_and_all_refusals_are_named() -> None:
         assert "a" in kafka.topics
 
 
-async def test_a_missing_topic_is_looked_for_at_a_second_broker() -> None:
+async def test_describe_topic_asks_a_second_broker_before_it_reports_a_missing_topic() -> None:
     async with setting() as (kafka, admin):
         error = await refusal_of(admin.describe_topic("orders"))
         assert (error.code, error.retriable) == ("UNKNOWN_TOPIC_OR_PARTITION", False)
@@ -187,7 +187,7 @@ async def test_a_group_is_managed_through_its_coordinator() -> None:
         ):
             error = await refusal_of(call)
             assert "stop the members" in error.next_step
-            assert "member" in error.message, "the reason in words"
+            assert "member" in error.message, "the message states the reason"
         assert (await admin.group_offsets(ON_2))[TopicPartition("orders", 0)] == CommittedOffset(0)
 
 
@@ -234,7 +234,7 @@ async def test_the_offsets_of_a_share_group_are_set_shown_and_deleted() -> None:
         lambda admin: admin.list_groups(timeout_s=0.4),
     ],
 )
-async def test_brokers_that_hang_end_a_call_at_its_deadline(call: Callable[[Admin], Awaitable[object]]) -> None:
+async def test_a_call_ends_at_its_deadline_if_all_brokers_hang(call: Callable[[Admin], Awaitable[object]]) -> None:
     async with setting() as (kafka, admin):
         kafka.topics["kept"] = 1
         kafka.hangs = {1, 2}
@@ -245,14 +245,16 @@ async def test_brokers_that_hang_end_a_call_at_its_deadline(call: Callable[[Admi
         assert asyncio.get_running_loop().time() - began < 5
 
 
-async def test_a_step_that_overruns_its_time_ends_with_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_ends_at_its_deadline_although_one_of_its_steps_exceeds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with setting() as (_, admin):
         monkeypatch.setattr(admin._brokers, "metadata", lambda topics, timeout_s: asyncio.sleep(60))
         error = await refusal_of(admin.topics(timeout_s=0.1))
         assert (error.code, error.message) == ("TIMED_OUT", "the topics: no answer within 0.1 s")
 
 
-async def test_an_unreachable_cluster_ends_a_call_at_its_deadline() -> None:
+async def test_a_call_to_an_unreachable_cluster_ends_at_its_deadline() -> None:
     async with Admin("127.0.0.1:1", timeout_s=0.4) as admin:
         assert (await refusal_of(admin.topics())).code == "TIMED_OUT"
 
@@ -279,7 +281,7 @@ async def test_a_closed_client_leaves_no_task_and_no_connection_of_a_cancelled_c
         await until(lambda: not kafka.open and asyncio.all_tasks() == before)
 
 
-async def test_a_given_cluster_stays_open() -> None:
+async def test_closing_an_admin_leaves_a_given_cluster_open() -> None:
     async with setting() as (_, admin):
         async with Admin(admin._cluster) as second:
             await second.create_topic("orders")
@@ -324,7 +326,7 @@ async def test_a_given_cluster_stays_open() -> None:
         (lambda admin: admin.topics(timeout_s=inf), "timeout_s is inf"),
     ],
 )
-async def test_a_wrong_argument_is_named_and_nothing_is_sent(
+async def test_an_invalid_argument_is_reported_before_any_request_is_sent(
     call: Callable[[Any], Awaitable[object]], problem: str
 ) -> None:
     async with setting() as (kafka, admin):
@@ -333,6 +335,6 @@ async def test_a_wrong_argument_is_named_and_nothing_is_sent(
         assert kafka.asked == []
 
 
-def test_the_names_are_imported_at_their_first_use() -> None:
+def test_the_client_package_imports_a_module_when_its_name_is_first_used() -> None:
     code = "import sys, quorumlog.client as c; assert 'quorumlog.client.admin' not in sys.modules; c.Admin"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -29,7 +29,7 @@ def batch(*values: int) -> bytearray:
     return build_batch([NewRecord(None, str(value).encode(), NOW + value) for value in values])
 
 
-async def test_a_fetch_follows_the_leader() -> None:
+async def test_a_fetch_is_sent_to_the_new_leader_after_a_failover() -> None:
     async with fake_brokers() as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
         await brokers.fill("t", 0, batch(0, 1), batch(2))
@@ -43,7 +43,7 @@ async def test_a_fetch_follows_the_leader() -> None:
         assert [record.value for record in decode_batches(fetched.records)] == [b"2"]
 
 
-async def test_a_leader_that_hangs_is_left_once_another_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fetch_leaves_a_hanging_leader_once_another_broker_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "LOOK_AFTER_S", 0.02)
     async with fake_brokers() as brokers, Cluster(brokers.bootstrap, request_timeout_s=10_000) as cluster:
         await brokers.create("t", [1])
@@ -70,7 +70,7 @@ async def test_an_empty_fetch_waits_for_the_next_record() -> None:
 
 
 async def test_a_fetch_that_is_out_of_range_ends_by_its_deadline() -> None:
-    """The other brokers, which are asked whether the leader is a former one, hang.  No record counts as missing."""
+    """The other brokers, which could reveal a former leader, hang.  The consumer reports no missing records."""
     async with fake_brokers(3) as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
         consumer = Consumer(cluster, timeout_s=0.5)
@@ -82,7 +82,7 @@ async def test_a_fetch_that_is_out_of_range_ends_by_its_deadline() -> None:
                 await consumer.fetch("t", 0, 9)
 
 
-async def test_out_of_range_names_the_available_offsets() -> None:
+async def test_an_out_of_range_error_names_the_available_offsets() -> None:
     async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
         await brokers.fill("t", 0, batch(0, 1))
@@ -92,7 +92,7 @@ async def test_out_of_range_names_the_available_offsets() -> None:
 
 
 def test_all_requests_of_a_fetch_share_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The offset is out of range, then within the bounds, which have moved: the request is repeated."""
+    """The fetch is repeated, because it is out of range although the bounds then contain its offset."""
 
     async def slow(
         calls: object, topic: str, index: int, timeout_s: float, attempt: Callable[..., object], wait_s: float = 0.0
@@ -116,7 +116,7 @@ def test_all_requests_of_a_fetch_share_its_timeout(monkeypatch: pytest.MonkeyPat
     assert 9 < run(test()) < 10.5, "virtual seconds"
 
 
-async def test_offsets_of_many_partitions_and_times() -> None:
+async def test_list_offsets_finds_earliest_latest_and_timed_offsets_of_many_partitions() -> None:
     async with fake_brokers() as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1, 2, 1])
         await brokers.fill("t", 1, batch(0), batch(1), batch(2, 3))
@@ -127,7 +127,7 @@ async def test_offsets_of_many_partitions_and_times() -> None:
         assert (listed["t", 0].offset, listed["t", 1].offset, listed["t", 2].offset) == (0, 1, -1)
 
 
-async def test_a_timeout_names_the_last_answer() -> None:
+async def test_the_error_of_a_timeout_contains_the_last_answer() -> None:
     async with fake_brokers() as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
         await brokers.move("t", 0, -1)
@@ -137,7 +137,7 @@ async def test_a_timeout_names_the_last_answer() -> None:
             await Consumer(cluster, timeout_s=0.2).list_offsets({("t", 0): LATEST})
 
 
-async def test_a_topic_that_is_unknown_until_a_short_timeout_does_not_exist() -> None:
+async def test_a_topic_that_is_unknown_until_a_short_timeout_is_reported_as_missing() -> None:
     async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
         with pytest.raises(ClusterError, match=r"^nope-0 does not exist") as caught:
             await Consumer(cluster, timeout_s=0.3).list_offset("nope", 0, LATEST)
@@ -166,9 +166,9 @@ async def test_another_broker_can_be_asked_for_metadata() -> None:
         assert found == await cluster.topic_states(["t"], 5), "the broker that answered is asked again"
 
 
-async def test_the_state_of_a_topic_names_its_id_and_whether_it_is_internal() -> None:
+async def test_topic_states_contain_the_topic_id_and_whether_a_topic_is_internal() -> None:
     async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
-        cluster.ask_another_broker()  # none is known yet
+        cluster.ask_another_broker()  # no broker is known yet
         await brokers.create("__consumer_offsets", [1, 1])
         await brokers.create("t", [1])
         found = await cluster.topic_states(None, 5)
@@ -192,7 +192,7 @@ def test_the_runner_reuses_connections_and_sends_before_it_waits() -> None:
         consumer = Consumer(cluster)
         assert here.run(consumer.list_offset("t", 0, LATEST)).offset == 1
         fetch = here.start(consumer.fetch("t", 0, 0))
-        while not brokers.replicas[1].plans:  # it arrives although the loop does not run
+        while not brokers.replicas[1].plans:  # the request arrives although the loop does not run
             threaded.run(asyncio.sleep(0))
         assert len(here.run(fetch).records) > 0
         here.cancel(here.start(consumer.fetch("t", 0, 1, wait_ms=100)))
@@ -213,7 +213,7 @@ def test_a_forked_worker_has_a_runner_of_its_own() -> None:
     os.close(writable)
 
 
-async def test_a_request_to_a_leader_has_only_the_time_that_its_look_up_has_left() -> None:
+async def test_the_look_up_of_a_leader_counts_towards_the_timeout_of_the_request() -> None:
     class Leaders:
         random = Random(1)
 

@@ -1,4 +1,4 @@
-"""Committed offsets of a consumer, and offsets for a transaction, against real machines of coordinators."""
+"""Committed offsets of a consumer, and offsets for a transaction, against the real state machines of coordinators."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def fetches(groups: GroupsOfCluster) -> int:
     return sum(isinstance(request, g.OffsetFetch) for _, request in groups.asked)
 
 
-async def test_committed_waits_for_a_transaction_that_has_offsets() -> None:
-    """As in Kafka's clients: the offset before the transaction may be replaced, so the work may be done already."""
+async def test_committed_waits_for_an_open_transaction_with_offsets_of_the_group() -> None:
+    """Kafka's clients wait as well: the transaction may replace the offset, so its records may be processed already."""
     async with reading() as (consumer, _, groups):
         await read(consumer, 8)
         commit_offsets(groups, GROUP, 1, topic="t")
@@ -78,7 +78,7 @@ async def test_committed_waits_for_a_transaction_that_has_offsets() -> None:
         assert await asking == {PLACES[0]: 3}
 
 
-async def test_committed_names_the_transaction_when_it_stays_open() -> None:
+async def test_committed_times_out_if_a_transaction_with_offsets_stays_open() -> None:
     async with reading() as (consumer, _, groups):
         await read(consumer, 8)
         begin_transaction(groups, 3)
@@ -87,7 +87,7 @@ async def test_committed_names_the_transaction_when_it_stays_open() -> None:
         assert failure.value.code == "TIMED_OUT"
 
 
-async def test_a_reader_of_uncommitted_records_gets_the_offset_before_the_transaction() -> None:
+async def test_committed_with_read_uncommitted_returns_the_offset_before_the_transaction() -> None:
     async with reading(isolation_level="read_uncommitted") as (consumer, _, groups):
         await read(consumer, 8)
         commit_offsets(groups, GROUP, 1, topic="t")
@@ -104,7 +104,7 @@ def group_of(consumer: Consumer) -> ConsumerGroup:
     return consumer._group
 
 
-async def test_offsets_of_records_that_were_lost_are_refused_once() -> None:
+async def test_offsets_to_send_refuses_offsets_of_a_lost_partition_once() -> None:
     async with reading() as (consumer, _, _):
         assert await read(consumer, 8) == set(PLACES)
         group_of(consumer).lose(frozenset(PLACES[:1]))
@@ -114,7 +114,7 @@ async def test_offsets_of_records_that_were_lost_are_refused_once() -> None:
         assert consumer.offsets_to_send()[1] == {PLACES[1]: 4}
 
 
-async def test_offsets_of_records_that_were_revoked_are_refused() -> None:
+async def test_offsets_to_send_refuses_offsets_of_a_revoked_partition() -> None:
     async with reading() as (consumer, _, _):
         await read(consumer, 8)
         assert await consumer.get(timeout_s=0.01) is None  # nothing is in progress, so nothing delays the revocation
@@ -123,7 +123,7 @@ async def test_offsets_of_records_that_were_revoked_are_refused() -> None:
             consumer.offsets_to_send()
 
 
-async def test_a_partition_without_records_in_the_transaction_may_be_lost() -> None:
+async def test_offsets_to_send_ignores_a_lost_partition_without_records_in_the_transaction() -> None:
     async with reading() as (consumer, _, _):
         (read_from,) = await read(consumer, 1)
         group_of(consumer).lose(frozenset(PLACES) - {read_from})
@@ -138,7 +138,7 @@ async def test_a_partition_may_be_lost_after_its_offsets_were_sent() -> None:
         assert consumer.offsets_to_send()[1] == {PLACES[1]: 4}
 
 
-async def test_records_before_a_seek_are_no_part_of_the_next_transaction() -> None:
+async def test_records_before_a_seek_do_not_belong_to_the_next_transaction() -> None:
     async with reading() as (consumer, _, _):
         await read(consumer, 8)
         consumer.seek(PLACES[0], 0)
@@ -156,8 +156,8 @@ async def test_processed_records_of_a_partition_that_is_no_longer_assigned_are_c
             assert (await other.committed(PLACES))[done] == 4
 
 
-async def test_an_assignment_that_returns_forgets_the_offset_of_the_one_before() -> None:
-    """The user may have moved to another place meanwhile."""
+async def test_a_repeated_assignment_does_not_auto_commit_the_position_of_the_earlier_one() -> None:
+    """The user may have chosen another offset meanwhile."""
     async with reading(auto_commit=True, auto_commit_interval_s=3600.0) as (consumer, brokers, _):
         (done,) = await read(consumer, 4)
         await read(consumer, 1)
@@ -170,11 +170,11 @@ async def test_an_assignment_that_returns_forgets_the_offset_of_the_one_before()
             assert (await other.committed([done]))[done] == 1
 
 
-# -- the membership, which the tests play
+# -- the membership, which the tests simulate
 
 
 class Member:
-    """A member of a group whose core says what a test sets."""
+    """A group member whose core has the state that a test sets."""
 
     instance_id = failing_since = None
 
@@ -188,8 +188,8 @@ class Member:
     async def close(self) -> None: ...
 
 
-async def test_a_commit_that_waits_does_not_use_a_later_membership(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a rebalance others may have committed later offsets of the partitions."""
+async def test_a_waiting_commit_uses_the_generation_at_the_time_of_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a rebalance, other members may have committed later offsets of the partitions."""
     async with reading() as (consumer, _, _):
         member, commits = Member(consumer), group_of(consumer).commits
         asked: list[Any] = []
@@ -210,7 +210,7 @@ async def test_a_commit_that_waits_does_not_use_a_later_membership(monkeypatch: 
 async def test_the_former_offset_is_committed_again_after_a_commit_without_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The later offset may be committed.  Without the commit of the former one, the records between would be lost."""
+    """The later offset may have been committed.  Then the records between the two offsets would be lost."""
     async with reading() as (consumer, _, _):
 
         async def lost(*_: Any, **__: Any) -> dict[Any, Any]:
@@ -227,7 +227,7 @@ async def test_the_former_offset_is_committed_again_after_a_commit_without_an_an
         assert await consumer.commit() == {}
 
 
-async def test_a_commit_beside_a_transaction_is_not_left_out() -> None:
+async def test_a_commit_of_an_unchanged_offset_is_sent_after_offsets_went_to_a_transaction() -> None:
     """The transaction may have moved the committed offset."""
     async with reading() as (consumer, _, _):
         consumer.assign(PLACES[:1])
@@ -238,7 +238,7 @@ async def test_a_commit_beside_a_transaction_is_not_left_out() -> None:
         assert await consumer.commit() == {PLACES[0]: 1}
 
 
-async def test_a_commit_waits_for_an_earlier_one_within_its_time() -> None:
+async def test_a_commit_that_waits_for_an_earlier_commit_times_out() -> None:
     async with reading() as (consumer, _, _), group_of(consumer).commits._lock:  # an earlier commit, without an answer
         async with asyncio.timeout(TIMEOUT_S):
             with pytest.raises(ClusterError, match="an earlier commit") as refused:
@@ -246,7 +246,7 @@ async def test_a_commit_waits_for_an_earlier_one_within_its_time() -> None:
         assert (refused.value.code, refused.value.retriable) == ("TIMED_OUT", True)
 
 
-async def test_a_listener_that_waits_for_a_task_it_cancelled_does_not_stop_the_group() -> None:
+async def test_a_listener_that_awaits_a_cancelled_task_does_not_stop_the_group() -> None:
     async def on_revoked(_: list[TopicPartition]) -> None:
         task = asyncio.ensure_future(asyncio.sleep(60))
         await asyncio.sleep(0)
@@ -262,7 +262,7 @@ async def test_a_listener_that_waits_for_a_task_it_cancelled_does_not_stop_the_g
         await read(consumer, 4)
 
 
-async def test_an_error_of_a_listener_that_is_cancelled_does_not_stop_the_group() -> None:
+async def test_an_error_of_a_cancelled_listener_does_not_stop_the_group() -> None:
     async def on_revoked(_: list[TopicPartition]) -> None:
         try:
             await asyncio.sleep(60)
@@ -279,7 +279,7 @@ async def test_an_error_of_a_listener_that_is_cancelled_does_not_stop_the_group(
         group_of(consumer).member = None
 
 
-async def test_an_error_of_the_membership_does_not_grow() -> None:
+async def test_the_traceback_of_a_membership_error_does_not_grow_with_each_call() -> None:
     async with reading() as (consumer, _, _):
         group_of(consumer).out_of_group(ClusterError("GROUP_AUTHORIZATION_FAILED", "not permitted"))
         frames = []
@@ -310,7 +310,7 @@ async def test_listeners_run_one_after_the_other() -> None:
         assert calls == ["lost", "cleaned up", "assigned"]
 
 
-async def test_partitions_that_are_being_revoked_are_not_revoked_again_at_the_end() -> None:
+async def test_partitions_that_are_being_revoked_are_not_revoked_again_by_close() -> None:
     calls: list[list[TopicPartition]] = []
     going_on = asyncio.Event()
 

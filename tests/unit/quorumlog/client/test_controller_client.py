@@ -114,7 +114,7 @@ def dead_address() -> str:
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
-async def test_the_first_node_that_answers_is_enough(start: Start) -> None:
+async def test_a_change_succeeds_although_one_of_the_given_nodes_is_down(start: Start) -> None:
     node = await start(FakeNode(created()))
     async with ControllerClient([dead_address(), node.address]) as client:
         reply = await client.call(rpcs.CREATE_TOPICS, CREATE, 10)
@@ -139,7 +139,7 @@ async def test_an_unconfirmed_read_asks_one_node_once(start: Start) -> None:
     assert len(second.requests) == 1
 
 
-async def test_a_retriable_refusal_is_asked_again_elsewhere(start: Start) -> None:
+async def test_a_retriable_refusal_is_retried_at_another_node(start: Start) -> None:
     first = await start(FakeNode(created("NOT_CONTROLLER", retriable=True)))
     second = await start(FakeNode(created("NOT_CONTROLLER", retriable=True), created()))
     async with ControllerClient([first.address, second.address]) as client:
@@ -177,7 +177,7 @@ async def test_a_change_with_an_unknown_outcome_is_not_repeated(start: Start, an
     assert len(node.requests) == 1
 
 
-async def test_outcome_unknown_from_the_server_is_final_too(start: Start) -> None:
+async def test_a_change_is_not_repeated_after_the_server_reports_an_unknown_outcome(start: Start) -> None:
     node = await start(FakeNode(created("OUTCOME_UNKNOWN", retriable=True), created()))
     async with ControllerClient([node.address]) as client:
         with pytest.raises(ClusterError, match="m") as caught:
@@ -194,7 +194,7 @@ async def test_a_read_is_repeated_after_any_failure(start: Start) -> None:
     assert len(node.requests) == 3
 
 
-async def test_a_hanging_node_costs_no_more_than_the_deadline(start: Start) -> None:
+async def test_a_change_at_a_hanging_node_ends_at_the_deadline(start: Start) -> None:
     asked = asyncio.Event()
     node = await start(FakeNode(asked))
     async with ControllerClient([node.address]) as client:
@@ -214,7 +214,7 @@ async def test_unavailable_nodes_are_reported() -> None:
             await client.describe_quorum(0.3)
 
 
-async def test_a_node_without_the_method_is_named(start: Start) -> None:
+async def test_a_request_that_a_node_does_not_support_fails_with_unsupported_version(start: Start) -> None:
     node = await start(FakeNode(grpc.StatusCode.UNIMPLEMENTED))
     async with ControllerClient([node.address]) as client:
         with pytest.raises(ClusterError) as caught:
@@ -259,7 +259,7 @@ async def other_grpc_server() -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize(("make", "why"), [(web_server, "404"), (other_grpc_server, "Method not found!")])
-async def test_an_address_of_another_program_is_reported_as_such(
+async def test_an_address_of_another_program_is_reported_as_not_a_node(
     make: Callable[[], AbstractAsyncContextManager[str]], why: str
 ) -> None:
     async with make() as address, ControllerClient([address]) as client:
@@ -331,7 +331,7 @@ async def test_answers_of_a_leader_and_of_a_newer_generation_are_preferred(start
 
 
 def hung(*script: Answer) -> FakeNode:
-    """Its connections stay open, and it answers nothing."""
+    """Return a node whose connections stay open, but which answers nothing."""
     node = FakeNode(*script or (asyncio.Event(),))
     node.quorum = asyncio.Event()
     return node
@@ -355,7 +355,7 @@ def following(leader_id: int) -> quorum_pb2.DescribeQuorumReply:
 
 
 async def test_a_change_is_not_sent_to_a_node_without_a_leader_if_another_node_has_one(start: Start) -> None:
-    """A node that is cut off from the quorum would hold the request until its deadline, waiting for a leader."""
+    """A node that is disconnected from the quorum would hold the request until its deadline, waiting for a leader."""
     cut_off, other = await start(FakeNode(asyncio.Event())), await start(FakeNode(created()))
     other.quorum = following(3)
     async with ControllerClient([cut_off.address, other.address]) as client:
@@ -371,13 +371,13 @@ async def test_a_change_is_sent_to_a_node_without_a_leader_if_no_other_node_has_
     assert (len(first.requests), len(second.requests), second.looks) == (1, 0, 1)
 
 
-async def test_a_node_that_hangs_during_a_change_is_avoided_by_the_next_one(start: Start) -> None:
+async def test_a_node_that_hangs_during_a_change_is_avoided_by_the_next_change(start: Start) -> None:
     stuck, sound = await start(FakeNode(created(), asyncio.Event())), await start(FakeNode(created()))
     async with ControllerClient([stuck.address, sound.address]) as client:
         await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
         with pytest.raises(ClusterError) as caught:
             await client.call(rpcs.CREATE_TOPICS, CREATE, 0.3)
-        assert caught.value.code == "OUTCOME_UNKNOWN", "it was sent, and may have been executed"
+        assert caught.value.code == "OUTCOME_UNKNOWN", "the request was sent, and may have been executed"
         await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
     assert (len(stuck.requests), len(sound.requests)) == (2, 1)
 
@@ -386,7 +386,7 @@ async def test_a_node_that_hangs_during_a_change_is_avoided_by_the_next_one(star
     ("rpc", "message", "reply"),
     [(rpcs.CREATE_TOPICS, CREATE, created), (rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(), described)],
 )
-async def test_a_node_that_is_avoided_is_not_asked_while_another_answers(
+async def test_an_avoided_node_is_not_asked_while_another_node_answers(
     start: Start, rpc: AnyRpc, message: Message, reply: Callable[..., Message]
 ) -> None:
     """This also holds if the other node must be asked again during an election."""
@@ -398,16 +398,16 @@ async def test_a_node_that_is_avoided_is_not_asked_while_another_answers(
     assert (stuck.requests, stuck.looks, len(sound.requests)) == ([], 0, 4)
 
 
-async def test_a_node_that_is_avoided_is_asked_when_no_other_answers(start: Start) -> None:
+async def test_an_avoided_node_is_asked_when_no_other_node_answers(start: Start) -> None:
     node = await start(FakeNode(created()))
     async with ControllerClient([node.address, dead_address()]) as client:
         client._avoid(node.address)
         await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
-        assert not client._is_avoided(node.address), "it has answered"
+        assert not client._is_avoided(node.address), "the node has answered"
     assert len(node.requests) == 1
 
 
-async def test_a_node_is_avoided_for_a_while_only(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_is_avoided_only_for_a_limited_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "AVOID_S", 0.0)
     node, other = await start(FakeNode(created())), await start(FakeNode(created("NOT_CONTROLLER", retriable=True)))
     async with ControllerClient([node.address, other.address]) as client:
@@ -438,7 +438,7 @@ async def test_a_node_that_answers_late_gets_more_time_in_each_round(
     )
 
 
-async def test_when_every_node_hangs_the_error_reports_that_nothing_was_done(start: Start, quick_look: None) -> None:
+async def test_a_change_times_out_without_being_sent_if_every_node_hangs(start: Start, quick_look: None) -> None:
     nodes = [await start(hung()) for _ in range(2)]
     async with ControllerClient([node.address for node in nodes]) as client:
         with pytest.raises(ClusterError) as caught:
@@ -447,7 +447,7 @@ async def test_when_every_node_hangs_the_error_reports_that_nothing_was_done(sta
     assert [node.requests for node in nodes] == [[], []]
 
 
-async def test_describing_the_quorum_leaves_a_node_that_hangs(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_describe_quorum_asks_a_hanging_node_only_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "READ_ATTEMPT_TIMEOUT_S", 0.2)
     stuck, sound = await start(hung()), await start(FakeNode(created()))
     sound.quorum = quorum(1, 1, sound.address)
@@ -464,7 +464,7 @@ def read(error: str = "NONE", retriable: bool = False) -> Any:
     return node_pb2.ReadMetadataReply(result=pb.Result(error=error, message="m", retriable=retriable), high_watermark=7)
 
 
-async def test_a_hanging_node_costs_part_of_the_timeout_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ask_any_asks_a_hanging_node_only_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "ASK_TIMEOUT_MIN_S", 0.2)
     asked = asyncio.Event()
     hanging = await start(FakeNode(asked))
@@ -476,7 +476,7 @@ async def test_a_hanging_node_costs_part_of_the_timeout_once(start: Start, monke
     assert (len(hanging.requests), len(sound.requests)) == (1, 3)
 
 
-async def test_when_every_node_hangs_the_error_comes_in_time(start: Start) -> None:
+async def test_ask_any_times_out_if_every_node_hangs(start: Start) -> None:
     nodes = [await start(FakeNode(asyncio.Event())) for _ in range(2)]
     async with ControllerClient([node.address for node in nodes]) as client:
         with pytest.raises(ClusterError) as caught:
@@ -484,7 +484,7 @@ async def test_when_every_node_hangs_the_error_comes_in_time(start: Start) -> No
     assert (caught.value.code, caught.value.retriable) == ("TIMED_OUT", True)
 
 
-async def test_a_final_refusal_of_any_node_is_not_asked_again(start: Start) -> None:
+async def test_ask_any_asks_no_other_node_after_a_final_refusal(start: Start) -> None:
     first = await start(FakeNode(read("OFFSET_OUT_OF_RANGE")))
     second = await start(FakeNode(read()))
     async with ControllerClient([first.address, second.address]) as client:
@@ -494,7 +494,7 @@ async def test_a_final_refusal_of_any_node_is_not_asked_again(start: Start) -> N
     assert second.requests == []
 
 
-async def test_one_node_is_asked_once(start: Start) -> None:
+async def test_ask_node_sends_one_request_to_the_given_node(start: Start) -> None:
     node = await start(FakeNode(read(), read("OVERLOADED", retriable=True)))
     async with ControllerClient([dead_address()]) as client:
         assert (await client.ask_node(node.address, rpcs.READ_METADATA, node_pb2.ReadMetadataRequest(), 5)).result.error
@@ -505,20 +505,20 @@ async def test_one_node_is_asked_once(start: Start) -> None:
     assert len(node.requests) == 2
 
 
-async def test_one_node_is_asked_for_its_own_view(start: Start) -> None:
+async def test_describe_quorum_of_asks_only_the_given_node(start: Start) -> None:
     leader, other = await start(FakeNode()), await start(FakeNode())
     other.quorum.known.leader_id, other.quorum.known.leader_address = 1, leader.address
     other.quorum.answered_by.node_id = 2
     async with ControllerClient([leader.address]) as client:
         reply = await client.describe_quorum_of(other.address, 10)
         assert reply.answered_by.node_id == 2
-        assert leader.looks == 0, "not even when that one leads"
+        assert leader.looks == 0, "the leader is not asked"
         with pytest.raises(ClusterError) as caught:
             await client.describe_quorum_of(dead_address(), 10)
     assert (caught.value.code, caught.value.retriable) == ("UNAVAILABLE", True)
 
 
-async def test_learned_nodes_are_asked_when_the_given_ones_do_not_answer(start: Start) -> None:
+async def test_learned_nodes_are_asked_when_the_given_nodes_do_not_answer(start: Start) -> None:
     reply = node_pb2.ReadMetadataReply(result=pb.Result(error="NONE"), high_watermark=7)
     node = await start(FakeNode(reply))
     async with ControllerClient([dead_address()]) as client:
@@ -537,7 +537,7 @@ async def test_the_node_that_described_the_quorum_is_asked_first(start: Start) -
     assert [(node.looks, len(node.requests)) for node in (first, second)] == [(1, 0), (1, 1)]
 
 
-async def test_a_read_in_progress_ends_when_the_client_is_closed(start: Start) -> None:
+async def test_a_read_in_progress_fails_when_the_client_is_closed(start: Start) -> None:
     asked = asyncio.Event()
     node = await start(FakeNode(asked, described()))
     client = ControllerClient([node.address])
@@ -547,4 +547,4 @@ async def test_a_read_in_progress_ends_when_the_client_is_closed(start: Start) -
     with pytest.raises(ClusterError) as failure:
         await reading
     assert failure.value.code == "CLIENT_CLOSED"
-    assert not client._channels, "nobody would close them"
+    assert not client._channels, "no task would close new channels"

@@ -1,4 +1,4 @@
-"""The requests of a group member: a connection without answers is replaced."""
+"""The requests of a group member: heartbeats, leaving, and look-ups of topics."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ async def test_a_heartbeat_without_an_answer_is_not_repeated_on_the_same_connect
     server.close()
 
 
-async def test_a_member_does_not_wait_for_each_step_when_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_coordinator_look_up_delays_close_only_until_the_leave_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def hang(key: str, timeout_s: float) -> None:
         await asyncio.Event().wait()
 

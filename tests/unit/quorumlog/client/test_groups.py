@@ -1,4 +1,4 @@
-"""The client of groups, against real machines and listeners whose coordinators move, refuse, hang and restart."""
+"""The client of groups, against real state machines and listeners whose coordinators move, refuse and hang."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_groups_of_all_brokers_are_listed() -> None:
         assert await each.client.list_groups(TIMEOUT_S, ["empty"]) == [simple]
 
 
-async def test_a_list_waits_for_a_broker_whose_coordinators_load() -> None:
+async def test_list_groups_waits_for_a_broker_whose_coordinators_are_loading() -> None:
     async with setting() as each:
         await each.client.commit(ON_2, {ORDERS: CommittedOffset(5)}, TIMEOUT_S)
         each.groups.refusal = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -80,7 +80,7 @@ async def test_a_list_waits_for_a_broker_whose_coordinators_load() -> None:
 
 
 @pytest.mark.parametrize("has_listed", [False, True])
-async def test_a_list_waits_until_a_broker_serves(has_listed: bool) -> None:
+async def test_list_groups_waits_until_a_broker_is_unfenced(has_listed: bool) -> None:
     """While the brokers are starting, they are fenced, and their metadata names no broker."""
     async with setting() as each:
         await join(each, ON_1)
@@ -89,13 +89,13 @@ async def test_a_list_waits_until_a_broker_serves(has_listed: bool) -> None:
         for replicas in each.brokers.replicas.values():
             replicas.behind = ClusterImage()
         listing = asyncio.ensure_future(each.client.list_groups(TIMEOUT_S))
-        await asyncio.wait([listing], timeout=0.2)  # until it has asked
+        await asyncio.wait([listing], timeout=0.2)  # until the client has asked
         for replicas in each.brokers.replicas.values():
             replicas.behind = None
         assert [found.group for found in await listing] == [ON_1]
 
 
-async def test_a_list_fails_if_no_broker_serves_in_time() -> None:
+async def test_list_groups_times_out_if_no_broker_is_unfenced() -> None:
     async with setting() as each:
         await each.client.list_groups(TIMEOUT_S)
         for replicas in each.brokers.replicas.values():
@@ -105,7 +105,7 @@ async def test_a_list_fails_if_no_broker_serves_in_time() -> None:
         assert (refusal.value.code, refusal.value.retriable) == ("TIMED_OUT", True)
 
 
-async def test_a_list_does_not_wait_for_one_broker_that_starts() -> None:
+async def test_list_groups_does_not_wait_for_a_single_broker_that_is_starting() -> None:
     async with setting() as each:
         await join(each, ON_2)
         await each.client.list_groups(TIMEOUT_S)
@@ -113,7 +113,7 @@ async def test_a_list_does_not_wait_for_one_broker_that_starts() -> None:
         assert [found.group for found in await each.client.list_groups(TIMEOUT_S)] == [ON_2]
 
 
-async def test_a_list_without_an_answer_of_each_broker_is_an_error_that_names_it() -> None:
+async def test_list_groups_fails_and_names_a_broker_that_does_not_answer() -> None:
     async with setting() as each:
         each.groups.hangs.add(2)
         with pytest.raises(ClusterError, match=r"broker 2: .*no answer") as refusal:
@@ -121,7 +121,7 @@ async def test_a_list_without_an_answer_of_each_broker_is_an_error_that_names_it
         assert (refusal.value.code, refusal.value.retriable) == ("TIMED_OUT", True)
 
 
-async def test_a_list_may_have_the_groups_of_the_brokers_that_answered() -> None:
+async def test_list_answered_returns_the_groups_of_the_brokers_that_answered() -> None:
     async with setting() as each:
         await join(each, ON_1)
         await join(each, ON_2)
@@ -139,7 +139,7 @@ async def test_a_list_may_have_the_groups_of_the_brokers_that_answered() -> None
         assert refusal.value.code == "TIMED_OUT"
 
 
-async def test_the_lag_of_groups_is_known_although_a_coordinator_stops_to_answer() -> None:
+async def test_known_lags_returns_the_lags_of_groups_whose_coordinators_answer() -> None:
     async with setting() as each, Cluster(each.brokers.bootstrap) as cluster:
         await join(each, ON_1)
         await join(each, ON_2)
@@ -162,7 +162,7 @@ async def test_a_group_is_described_with_its_members() -> None:
 
 
 @pytest.mark.parametrize("call", ["describe", "delete", "delete_offsets"])
-async def test_a_missing_group_is_named_as_missing(call: str) -> None:
+async def test_calls_about_a_missing_group_fail_with_group_id_not_found(call: str) -> None:
     async with setting() as each:
         with refused("GROUP_ID_NOT_FOUND"):
             if call == "delete_offsets":
@@ -171,7 +171,7 @@ async def test_a_missing_group_is_named_as_missing(call: str) -> None:
                 await getattr(each.client, call)("c", TIMEOUT_S)
 
 
-async def test_an_empty_name_is_refused() -> None:
+async def test_an_empty_group_name_is_refused() -> None:
     async with setting() as each:
         with refused("INVALID_GROUP_ID"):
             await each.client.delete_offsets("", [ORDERS], TIMEOUT_S)
@@ -198,7 +198,7 @@ async def test_a_commit_returns_the_refused_partitions_and_commits_the_others() 
         assert await each.client.committed(ON_1, TIMEOUT_S) == {ORDERS: CommittedOffset(5)}
 
 
-async def test_a_commit_by_no_member_is_refused_while_the_group_has_members() -> None:
+async def test_a_commit_of_a_client_outside_the_group_is_refused_while_the_group_has_members() -> None:
     async with setting() as each:
         await join(each, ON_1)
         refusals = await each.client.commit(ON_1, {ORDERS: CommittedOffset(5)}, TIMEOUT_S)
@@ -275,7 +275,7 @@ async def test_a_call_follows_a_coordinator_that_moves() -> None:
         assert (await each.client.calls.find(ON_1, TIMEOUT_S)).broker_id == 2
 
 
-async def test_a_call_follows_when_the_coordinator_is_killed() -> None:
+async def test_a_call_follows_to_the_next_coordinator_when_the_first_one_is_killed() -> None:
     async with setting() as each:
         await each.client.commit(ON_1, {ORDERS: CommittedOffset(5)}, TIMEOUT_S)
         await each.brokers.kill(1)
@@ -298,7 +298,7 @@ async def test_a_call_does_not_wait_for_a_former_coordinator_that_hangs(monkeypa
 
 
 @pytest.mark.parametrize("code", [KafkaCode.COORDINATOR_LOAD_IN_PROGRESS, KafkaCode.COORDINATOR_NOT_AVAILABLE])
-async def test_a_coordinator_that_cannot_answer_is_timed_out_with_its_reason(code: KafkaCode) -> None:
+async def test_the_timeout_of_a_call_reports_why_the_coordinator_cannot_answer(code: KafkaCode) -> None:
     async with setting() as each:
         each.groups.refusal = code
         with pytest.raises(ClusterError, match="coordinator") as refusal:
@@ -306,7 +306,7 @@ async def test_a_coordinator_that_cannot_answer_is_timed_out_with_its_reason(cod
         assert (refusal.value.code, refusal.value.retriable) == ("TIMED_OUT", True)
 
 
-async def test_without_coordinators_the_reason_is_reported() -> None:
+async def test_the_timeout_of_a_call_reports_why_there_is_no_coordinator() -> None:
     async with setting() as each:
         await each.brokers.delete(OFFSETS)
         with pytest.raises(ClusterError, match="this broker creates no topics") as refusal:
@@ -324,7 +324,7 @@ def test_subscriptions_and_assignments_in_another_format_are_unknown() -> None:
         assert assigned_partitions(broken) is None
 
 
-async def test_offsets_are_listed_by_leader_with_a_reason_for_each_failure() -> None:
+async def test_list_offsets_returns_a_reason_for_each_partition_that_fails() -> None:
     async with fake_brokers() as brokers, Cluster(brokers.bootstrap) as cluster:
         await brokers.create("t", [1, 2, -1])
         await brokers.fill("t", 1, build_batch([NewRecord(None, b"x", 1), NewRecord(None, b"y", 2)]))

@@ -96,7 +96,7 @@ def test_a_follower_joins_syncs_and_gets_its_partitions() -> None:
     assert (member.core.phase, member.core.owned) == (Phase.STABLE, partitions(2, 3))
 
 
-def test_the_leader_assigns_to_all_members() -> None:
+def test_the_leader_assigns_partitions_to_all_members() -> None:
     member = Member("roundrobin")
     member.subscribe()
     wish = encode_subscription(Subscription(frozenset("t")), "roundrobin")
@@ -125,7 +125,7 @@ def test_only_the_leader_asks_for_a_rebalance_when_partitions_are_added() -> Non
 
 @pytest.mark.parametrize("counted", [{"t": 5}, {"t": 3}, {}])
 def test_partitions_that_the_leader_counts_itself_cause_no_further_rebalance(counted: dict[str, int]) -> None:
-    """The partitions changed after the leader's last look-up.  Its next one comes long after this rebalance."""
+    """The partitions changed after the leader's last look-up.  Its next look-up comes long after this rebalance."""
     leader = Member()
     leader.subscribe(count=4)
     wish = encode_subscription(Subscription(frozenset("t")), "range")
@@ -150,11 +150,11 @@ def test_the_leader_asks_for_a_rebalance_when_a_topic_of_another_member_gets_par
     assert revoke.partitions == partitions(0, 1, 2, 3)
 
 
-def test_a_change_of_the_subscription_rebalances() -> None:
+def test_a_changed_subscription_causes_a_rebalance() -> None:
     assert only(stable().subscribe("u"), m.Revoke).partitions == partitions(0, 1)
 
 
-def test_an_eager_member_gives_up_everything_before_it_joins() -> None:
+def test_an_eager_member_revokes_all_partitions_before_it_joins() -> None:
     member = stable()
     revoke = only(member.beaten(refused("REBALANCE_IN_PROGRESS")), m.Revoke)
     assert (revoke.partitions, revoke.is_lost) == (partitions(0, 1), False)
@@ -181,7 +181,7 @@ def test_a_cooperative_member_keeps_its_partitions_and_joins_twice() -> None:
     assert member.synced(0, 3) == [m.Assign(partitions(3))]
 
 
-def test_a_sticky_member_names_the_partitions_that_it_gave_up() -> None:
+def test_a_sticky_member_reports_its_revoked_partitions_when_it_joins() -> None:
     member = stable("sticky")
     revoke = only(member.beaten(refused("REBALANCE_IN_PROGRESS")), m.Revoke)
     join = only(member.step(m.Revoked(revoke.number)), m.Join)
@@ -189,7 +189,7 @@ def test_a_sticky_member_names_the_partitions_that_it_gave_up() -> None:
     assert decode_subscription(metadata, "sticky") == Subscription(frozenset("t"), partitions(0, 1), 1)
     others = decode_subscription(metadata, "range")
     assert others is not None
-    assert others.owned == frozenset(), "it does not own them any more"
+    assert others.owned == frozenset(), "the member no longer owns the revoked partitions"
 
 
 def test_a_sticky_group_moves_no_partition_when_a_member_joins_with_a_lower_id() -> None:
@@ -262,7 +262,7 @@ def test_a_coordinator_that_loads_is_asked_again() -> None:
     assert isinstance(only(member.tick(), m.Join), m.Join)
 
 
-def test_pauses_grow_up_to_their_limit_and_begin_anew_after_success() -> None:
+def test_retry_pauses_grow_up_to_their_limit_and_start_over_after_success() -> None:
     member = Member()
     member.subscribe()
     pauses = []
@@ -302,7 +302,7 @@ def test_a_final_refusal_ends_the_membership(code: str) -> None:
     assert member.subscribe("u") == []
 
 
-def test_a_user_that_stalls_leaves_the_group_and_rejoins() -> None:
+def test_a_member_leaves_the_group_when_its_user_stalls_and_rejoins_afterwards() -> None:
     member = stable()
     leave, lost = member.step(m.Stalled())
     assert leave == m.Leave("me")
@@ -330,7 +330,7 @@ def test_answers_to_an_earlier_round_are_ignored() -> None:
     assert member.core.phase is Phase.JOINING
 
 
-def test_a_rebalance_during_sync_joins_again() -> None:
+def test_a_rebalance_during_sync_makes_the_member_join_again() -> None:
     member = Member()
     member.subscribe()
     member.joined()
@@ -339,7 +339,7 @@ def test_a_rebalance_during_sync_joins_again() -> None:
 
 
 @pytest.mark.parametrize(("instance_id", "effects"), [(None, [m.Leave("me")]), ("static", [])])
-def test_only_dynamic_members_leave(instance_id: str | None, effects: list[m.Effect]) -> None:
+def test_only_dynamic_members_send_leave_group_at_the_end(instance_id: str | None, effects: list[m.Effect]) -> None:
     member = Member(instance_id=instance_id)
     member.subscribe()
     member.settle(0)
@@ -348,7 +348,7 @@ def test_only_dynamic_members_leave(instance_id: str | None, effects: list[m.Eff
 
 
 def test_a_topic_that_is_found_while_the_member_joins_causes_another_rebalance() -> None:
-    """The JoinGroup request did not name the topic, so without another rebalance nobody would read it."""
+    """The JoinGroup request did not name the topic, so without another rebalance no member would read it."""
     member = Member()
     member.subscribe()
     assert member.step(m.Subscribe(frozenset("tu"), {"t": 4, "u": 1})) == []

@@ -9,7 +9,7 @@ from kafka.partitioner.default import murmur2 as kafka_murmur2
 from quorumlog.client.partitioner import murmur2, partition_of
 
 
-def test_known_hashes() -> None:
+def test_murmur2_returns_known_hashes() -> None:
     assert murmur2(b"21") == -973932308 & 0xFFFFFFFF  # from Kafka's own test
     assert murmur2(b"foobar") == -790332482 & 0xFFFFFFFF
     assert murmur2(b"a-little-bit-long-string") == -985981536 & 0xFFFFFFFF

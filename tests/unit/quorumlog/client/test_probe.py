@@ -25,7 +25,7 @@ GIVEN_S = 10.0
 
 @asynccontextmanager
 async def mute() -> AsyncIterator[str]:
-    """Accepts connections, and never sends anything."""
+    """Run a server that accepts connections and never sends anything."""
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     async with server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -48,13 +48,13 @@ async def test_an_http_port_is_recognised(http: str) -> None:
     assert (found.is_other_port, "HTTP port" in found.text) == (True, True)
 
 
-async def test_a_port_without_an_answer_hangs() -> None:
+async def test_a_port_that_accepts_connections_but_sends_nothing_is_reported_as_hanging() -> None:
     async with mute() as address:
         found = await why_silent(address, 0.2)
     assert (found.text, found.is_other_port) == (HANGS, False)
 
 
-async def test_a_port_without_a_listener_refuses_the_connection() -> None:
+async def test_a_port_without_a_listener_is_reported_as_connection_refused() -> None:
     address = dead_address()
     found = await why_silent(address, GIVEN_S)
     assert (found.text, found.is_other_port) == ("connection refused: nothing listens there", False)
@@ -105,7 +105,7 @@ async def test_a_client_with_only_wrong_ports_fails_at_once(http: str) -> None:
     assert "control address" in error.next_step
 
 
-async def test_a_client_of_one_wrong_port_waits_for_the_other_address() -> None:
+async def test_a_client_with_one_wrong_port_keeps_trying_its_other_address() -> None:
     address = dead_address()
     async with kafka() as broker:
         error = await refused(broker, address, timeout_s=2)

@@ -45,7 +45,9 @@ async def test_batches_arrive_in_order_and_return_their_offsets() -> None:
         assert [parse_header(data).base_sequence for *_, data in log.batches] == [0, 2, 4, 6, 8]
 
 
-async def test_another_broker_is_asked_when_one_has_no_producer_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_broker_is_asked_for_a_producer_id_when_the_first_broker_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with fake_brokers() as brokers, client_of(brokers) as cluster:
         asked: list[int] = []
 
@@ -109,7 +111,7 @@ async def test_the_pause_between_attempts_grows_to_its_limit(monkeypatch: pytest
     assert len(pauses) >= 3
 
 
-async def test_a_leader_that_hangs_is_left_once_another_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_is_sent_to_the_new_leader_although_the_old_one_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """No timeout applies: without a request to other brokers, this would wait for as long as the broker hangs."""
     monkeypatch.setattr(partitions, "LOOK_AFTER_S", 0.02)
     for_ever = 10_000.0
@@ -122,14 +124,14 @@ async def test_a_leader_that_hangs_is_left_once_another_leads(monkeypatch: pytes
             unanswered = [await producer.send("t", index, batch(1, 2)) for index in range(2)]
             await brokers.move("t", 0, 2)
             assert await unanswered[0] == 1
-            assert not unanswered[1].done(), "its leader is the same: it may only be slow"
+            assert not unanswered[1].done(), "the leader of partition 1 is the same, and may only be slow"
             await brokers.move("t", 1, 3)
             assert await unanswered[1] == 1
         assert await values_of(brokers, "t", 0) == await values_of(brokers, "t", 1) == [0, 1, 2]
 
 
 async def test_a_broker_that_hangs_is_asked_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It accepts connections and answers neither requests for the leader nor for a producer id."""
+    """The broker accepts connections, but answers neither requests for the leader nor for a producer id."""
     monkeypatch.setattr(cluster_module, "HURRY_S", 0.05)
     taken: list[asyncio.StreamWriter] = []
     silent = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
@@ -149,7 +151,7 @@ async def test_a_broker_that_hangs_is_asked_last(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("renewed", [False, True])
 async def test_older_metadata_of_a_lagging_broker_are_ignored(renewed: bool) -> None:
-    """It was paused while the leader moved, perhaps under another topic id.  Then it is asked for the leader."""
+    """The broker was suspended while the leader moved (perhaps under another topic id), and is then asked for it."""
     async with fake_brokers(3) as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
         async with Producer(cluster) as producer:
@@ -165,12 +167,14 @@ async def test_older_metadata_of_a_lagging_broker_are_ignored(renewed: bool) -> 
                         cluster._ask_last(Address(*address))
                 await cluster.leader_lost("t", 0, connection)
                 connection = await cluster.leader("t", 0, 10.0)
-                assert (connection.host, connection.port) == brokers.addresses[wanted], f"as told by {node_id}"
+                assert (connection.host, connection.port) == brokers.addresses[wanted], (
+                    f"as reported by broker {node_id}"
+                )
 
 
 @pytest.mark.parametrize("change", ["the leader is killed", "the leader moves", "the topic is new"])
-async def test_a_broker_that_learns_nothing_is_not_the_only_one_to_be_asked(change: str) -> None:
-    """It is cut off from the controller, but not from the client, and answered the last request."""
+async def test_the_client_does_not_ask_only_a_broker_whose_metadata_is_stale(change: str) -> None:
+    """The broker is disconnected from the controller, but not from the client, and answered the last request."""
     async with fake_brokers(3) as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
         connection = await cluster.leader("t", 0, 10.0)
@@ -189,10 +193,10 @@ async def test_a_broker_that_learns_nothing_is_not_the_only_one_to_be_asked(chan
 
 
 @pytest.mark.parametrize("failed", [(), (2, 3)])
-async def test_a_broker_that_learns_nothing_is_not_asked_for_ever(
+async def test_the_client_stops_asking_a_broker_whose_metadata_is_stale(
     monkeypatch: pytest.MonkeyPatch, failed: tuple[int, ...]
 ) -> None:
-    """It is cut off from the controller, but not from the client, and leads the partition in its own metadata."""
+    """The broker is disconnected from the controller, but not from the client, and leads in its own metadata."""
     monkeypatch.setattr(cluster_module, "ROTATE_S", 0.05)
     async with fake_brokers(3) as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
@@ -201,7 +205,7 @@ async def test_a_broker_that_learns_nothing_is_not_asked_for_ever(
         await brokers.hold_back(1)
         await brokers.move("t", 0, 2)
         cluster._last_good = Address(*brokers.addresses[1])
-        for node_id in failed:  # at some earlier time
+        for node_id in failed:  # these brokers failed at some earlier time
             cluster._ask_last(Address(*brokers.addresses[node_id]))
         async with asyncio.timeout(10):
             while await cluster.topic_states(["t"], 10.0) == before:  # noqa: ASYNC110  # no event reports the time
@@ -213,7 +217,7 @@ async def test_a_broker_that_learns_nothing_is_not_asked_for_ever(
 
 
 @pytest.mark.parametrize("failed", [2, 3])
-async def test_a_broker_that_has_failed_is_not_the_next_to_be_asked(
+async def test_the_source_of_metadata_does_not_rotate_to_a_failed_broker(
     monkeypatch: pytest.MonkeyPatch, failed: int
 ) -> None:
     """The source of metadata rotates to the other broker that works."""
@@ -227,7 +231,7 @@ async def test_a_broker_that_has_failed_is_not_the_next_to_be_asked(
 
 
 async def test_a_former_leader_is_not_asked_for_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time has come to prefer the next broker, and it is the only one besides the broker that answered last."""
+    """It is time to prefer another broker, but besides the broker that answered last only the former leader exists."""
     monkeypatch.setattr(cluster_module, "ROTATE_S", 0.0)
     async with fake_brokers(2) as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
@@ -260,7 +264,7 @@ async def test_a_close_that_is_cancelled_leaves_no_connection_open() -> None:
         await cluster.close()
 
 
-async def test_names_of_missing_topics_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_remembered_missing_topics_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "TOPICS_MAX", 5)
     async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
         for number in range(20):
@@ -268,8 +272,8 @@ async def test_names_of_missing_topics_are_forgotten(monkeypatch: pytest.MonkeyP
         assert len(cluster._view.missing) <= 5
 
 
-async def test_metadata_expire_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cluster also drops the epochs of a deleted topic."""
+async def test_the_leader_of_a_topic_that_was_created_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new topic continues the leader epochs of the deleted one."""
     monkeypatch.setattr(cluster_module, "EPOCHS_GO_ON_S", 0.0)
     async with fake_brokers(2) as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
@@ -282,7 +286,9 @@ async def test_metadata_expire_after_a_day(monkeypatch: pytest.MonkeyPatch) -> N
         assert (await cluster.leader("t", 0, 10.0)).port == brokers.addresses[1][1]
 
 
-async def test_a_topic_that_is_created_again_in_apache_kafka_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_that_apache_kafka_created_again_with_lower_epochs_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its leader epochs begin at 0 again, so they do not show which answer is older."""
     monkeypatch.setattr(handlers, "HANDLERS", {api: each for api, each in handlers.HANDLERS.items() if api < 10_000})
     async with fake_brokers(2) as brokers, client_of(brokers) as cluster:
@@ -298,7 +304,7 @@ async def test_a_topic_that_is_created_again_in_apache_kafka_is_used(monkeypatch
         assert before.topic_id != after.topic_id
 
 
-async def test_a_moved_leader_is_found_without_a_broken_connection() -> None:
+async def test_a_moved_leader_is_found_although_the_old_connection_stays_open() -> None:
     async with fake_brokers() as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
         async with Producer(cluster) as producer:
@@ -337,7 +343,7 @@ async def test_a_delivery_timeout_names_the_partition_and_fails_later_batches() 
             await producer.send("t", 0, batch(2))
 
 
-async def test_a_lost_sequence_is_a_named_error() -> None:
+async def test_a_producer_fails_if_acknowledged_records_were_lost() -> None:
     async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
         with pytest.raises(ClusterError, match="acknowledged records were deleted or lost") as caught:  # noqa: PT012
@@ -442,7 +448,7 @@ async def test_a_failed_partition_fails_waiting_batches() -> None:
         assert producer.delivered_records == 0
 
 
-async def test_a_broker_that_lags_takes_no_partition_away() -> None:
+async def test_metadata_of_a_lagging_broker_does_not_reduce_the_partition_count() -> None:
     async with fake_brokers() as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
         await brokers.hold_back(1)
@@ -490,7 +496,7 @@ async def test_send_waits_while_the_buffer_is_full() -> None:
         assert await values_of(brokers, "t", 0) == [0, 1, 2]
 
 
-async def test_acks_0_names_no_producer() -> None:
+async def test_batches_with_acks_0_have_no_producer_id() -> None:
     async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
         async with Producer(cluster, acks=ACKS_NONE) as producer:
@@ -508,7 +514,7 @@ async def test_an_unknown_topic_fails_before_the_delivery_timeout(monkeypatch: p
                 await producer.send("nope", 0, batch(0))
 
 
-async def test_an_unreachable_cluster_is_named() -> None:
+async def test_the_error_of_an_unreachable_cluster_contains_its_address() -> None:
     async with fake_brokers(1) as brokers:
         address = brokers.bootstrap
         await brokers.kill(1)

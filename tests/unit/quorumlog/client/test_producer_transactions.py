@@ -1,4 +1,4 @@
-"""The state of a producer's transaction: what it permits, and how a failure leaves it."""
+"""The state of a producer's transaction: the calls that it permits, and its state after failures."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_partition_is_added_once_in_each_transaction(each: Setting) -> N
     assert each.coordinator.kinds() == [INIT, ADD, END, ADD, END]
 
 
-async def test_an_addition_has_only_the_time_that_an_earlier_one_leaves(each: Setting) -> None:
+async def test_adding_a_partition_has_only_the_time_that_an_earlier_request_leaves(each: Setting) -> None:
     each.transactions.begin()
     left = []
 
@@ -126,7 +126,9 @@ async def test_an_addition_has_only_the_time_that_an_earlier_one_leaves(each: Se
 
 
 @pytest.mark.parametrize("of_offsets", [False, True])
-async def test_a_part_that_waits_for_an_earlier_one_ends_in_its_time(each: Setting, of_offsets: bool) -> None:
+async def test_adding_a_partition_or_offsets_times_out_while_an_earlier_request_hangs(
+    each: Setting, of_offsets: bool
+) -> None:
     each.transactions.begin()
     blocked = asyncio.Event()
 
@@ -172,12 +174,12 @@ async def test_a_partition_that_is_refused_fails_the_transaction(each: Setting) 
     with pytest.raises(ClusterError):
         await each.transactions.enlist("orders", 0, S)
     assert code_of(each.transactions.refusal) == ApiError.TRANSACTION_ABORTABLE
-    each.coordinator.codes[END] = [KafkaCode.INVALID_TXN_STATE]  # it has not begun at the coordinator
+    each.coordinator.codes[END] = [KafkaCode.INVALID_TXN_STATE]  # the transaction has not begun at the coordinator
     await each.transactions.abort(S, keeps_epoch=False)
     each.transactions.begin()
 
 
-async def test_no_transaction_begins_before_a_failed_one_has_its_next_epoch(each: Setting) -> None:
+async def test_no_transaction_begins_before_the_abort_of_a_failed_one_got_a_new_epoch(each: Setting) -> None:
     """Otherwise a batch could have the sequence number of an aborted one, and be dropped as its duplicate."""
     each.transactions.begin()
     await each.transactions.enlist("orders", 0, S)
@@ -192,12 +194,12 @@ async def test_no_transaction_begins_before_a_failed_one_has_its_next_epoch(each
         assert refused.value.code == ApiError.TRANSACTION_ABORTABLE
     await each.transactions.abort(S, keeps_epoch=False)
     each.transactions.begin()
-    assert each.coordinator.kinds() == [INIT, ADD, END, INIT, INIT, INIT], "it is aborted once"
+    assert each.coordinator.kinds() == [INIT, ADD, END, INIT, INIT, INIT], "the transaction is aborted once"
     assert each.transactions.identity == (7, 4)
 
 
 def slow_ends(each: Setting, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
-    """Hold requests that end a transaction.  Return the events that one is held, and that they may go on."""
+    """Hold requests that end a transaction.  Return two events: a request is held; requests may continue."""
     ending, going_on, ask = asyncio.Event(), asyncio.Event(), each.coordinator.ask
 
     async def slowly(connection: object, api: Api, values: Any, left_s: float) -> Any:
@@ -211,7 +213,7 @@ def slow_ends(each: Setting, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.E
 
 
 async def test_two_calls_do_not_abort_at_the_same_time(each: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one would send an end under the epoch that the first one has replaced, and fence the producer."""
+    """The second call would send EndTxn with the epoch that the first call has replaced, and fence the producer."""
     producer = Producer("127.0.0.1:1", transactional_id="billing")
     producer._transactions = producer._transaction = each.transactions
     ending, going_on = slow_ends(each, monkeypatch)
@@ -232,7 +234,7 @@ async def test_two_calls_do_not_abort_at_the_same_time(each: Setting, monkeypatc
     assert each.coordinator.kinds() == [ADD, END, INIT]
 
 
-async def test_the_next_block_completes_the_abort_of_the_one_before(each: Setting) -> None:
+async def test_the_next_transaction_block_completes_the_abort_of_the_previous_block(each: Setting) -> None:
     producer = Producer("127.0.0.1:1", transactional_id="billing")
     producer._transactions = producer._transaction = each.transactions
     each.coordinator.asked.clear()
@@ -281,7 +283,7 @@ async def sending_offsets(
 async def test_offsets_whose_request_was_cancelled_do_not_join_the_next_transaction(
     each: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They may arrive after the abort.  Under the same epoch, the marker of the next transaction would commit them."""
+    """The offsets may arrive after the abort.  With the old epoch, the next marker would commit them."""
     async with sending_offsets(each, monkeypatch) as (producer, sending, _):
         sending.cancel()
         await asyncio.wait([sending])
@@ -295,13 +297,13 @@ async def test_offsets_whose_request_was_cancelled_do_not_join_the_next_transact
 
 
 @pytest.mark.parametrize("commit", [True, False])
-async def test_a_transaction_ends_after_the_offsets_that_another_task_sends(
+async def test_the_end_of_a_transaction_waits_for_offsets_that_another_task_sends(
     each: Setting, monkeypatch: pytest.MonkeyPatch, commit: bool
 ) -> None:
     async with sending_offsets(each, monkeypatch) as (producer, sending, slow):
         ending = asyncio.create_task(producer.commit_transaction() if commit else producer.abort_transaction())
         for _ in range(10):
-            await asyncio.sleep(0)  # until it waits
+            await asyncio.sleep(0)  # until the end of the transaction waits
         with pytest.raises(ClusterError, match=r"in progress|not complete"):
             await each.transactions.send_offsets(GroupMetadata("g"), {("orders", 1): 6}, S)
         slow.going_on.set()
@@ -313,7 +315,7 @@ async def test_a_transaction_ends_after_the_offsets_that_another_task_sends(
 @pytest.mark.parametrize(
     "code", [KafkaCode.PRODUCER_FENCED, KafkaCode.INVALID_PRODUCER_EPOCH, KafkaCode.INVALID_PRODUCER_ID_MAPPING]
 )
-async def test_a_fenced_producer_stays_refused(each: Setting, code: KafkaCode) -> None:
+async def test_a_fenced_producer_can_neither_commit_nor_abort_nor_begin_again(each: Setting, code: KafkaCode) -> None:
     each.coordinator.codes[END] = [code]
     each.transactions.begin()
     await each.transactions.enlist("orders", 0, S)
@@ -326,7 +328,7 @@ async def test_a_fenced_producer_stays_refused(each: Setting, code: KafkaCode) -
         each.transactions.begin()
 
 
-async def test_the_error_of_a_fenced_producer_does_not_grow(each: Setting) -> None:
+async def test_the_traceback_of_the_error_of_a_fenced_producer_does_not_grow(each: Setting) -> None:
     each.coordinator.codes[END] = [KafkaCode.PRODUCER_FENCED]
     each.transactions.begin()
     await each.transactions.enlist("orders", 0, S)
@@ -354,7 +356,7 @@ async def test_a_commit_without_an_answer_may_only_be_repeated(each: Setting) ->
 
 @asynccontextmanager
 async def in_transaction() -> AsyncIterator[tuple[Producer, FakeBrokers, Coordinator]]:
-    """Yield a producer whose transaction is open, at a broker that answers no batch until it is told to."""
+    """Yield a producer whose transaction is open, at a broker that answers no batch until a test permits it."""
     coordinator = Coordinator()
     async with fake_brokers(1) as brokers:
         await brokers.create("t", [1])
@@ -388,7 +390,7 @@ async def test_no_record_is_added_while_the_transaction_commits() -> None:
 async def test_two_calls_do_not_send_the_commit_at_the_same_time(
     each: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one could commit the next transaction, which may begin once the first one has its answer."""
+    """The second call could commit the next transaction, which may begin once the first call has its answer."""
     producer = Producer("127.0.0.1:1", transactional_id="billing")
     producer._transactions = producer._transaction = each.transactions
     ending, going_on = slow_ends(each, monkeypatch)
@@ -424,7 +426,7 @@ async def test_a_commit_that_is_cancelled_before_it_is_sent_leaves_the_transacti
 
 
 @pytest.mark.parametrize("failed", [False, True])
-async def test_a_topic_that_goes_on_under_another_id_takes_each_record_for_a_new_one(failed: bool) -> None:
+async def test_records_are_not_treated_as_duplicates_after_the_topic_id_changed(failed: bool) -> None:
     async with in_transaction() as (producer, brokers, _):
         brokers.replicas[1].acknowledge_all()
         await producer.send_and_wait("t", b"0")
@@ -445,7 +447,7 @@ async def test_a_topic_that_goes_on_under_another_id_takes_each_record_for_a_new
 
 
 async def test_only_one_call_aborts_a_transaction_whose_batches_are_being_sent() -> None:
-    """The second one would otherwise abort the next transaction, which may begin before its own wait has ended."""
+    """Otherwise the second call could abort the next transaction, which may begin while that call still waits."""
     async with in_transaction() as (producer, brokers, coordinator):
         await producer.send("t", b"first")
         await brokers.replicas[1].appended.wait()
@@ -461,12 +463,12 @@ async def test_only_one_call_aborts_a_transaction_whose_batches_are_being_sent()
     assert coordinator.kinds().count(END) == 1
 
 
-async def test_the_next_block_completes_an_abort_that_was_cancelled_while_batches_were_sent() -> None:
+async def test_the_next_transaction_block_completes_an_abort_that_was_cancelled() -> None:
     async with in_transaction() as (producer, brokers, coordinator):
         await producer.send("t", b"first")
         await brokers.replicas[1].appended.wait()
         aborting = asyncio.create_task(producer.abort_transaction())
-        await asyncio.sleep(0)  # until it waits for the batch
+        await asyncio.sleep(0)  # until the abort waits for the batch
         aborting.cancel()
         await asyncio.wait([aborting])
         brokers.replicas[1].acknowledge_all()

@@ -77,14 +77,16 @@ def timed(nodes: Nodes, timeout_s: float = 30.0, ask: Any = read) -> tuple[Any, 
     return run(test())
 
 
-def test_the_controllers_answer_is_enough() -> None:
+def test_read_asks_no_node_if_the_controller_answers() -> None:
     nodes = Nodes((0.1, answer(9, unconfirmed=False)), a=(0, answer(5)))
     found, _ = timed(nodes)
     assert (found.offset, found.result.unconfirmed, nodes.asked) == (9, False, ["controller"])
 
 
 @pytest.mark.parametrize("controller", [(NEVER, None), (0, NOBODY)])
-def test_without_a_controller_the_node_that_has_applied_most_answers_soon(controller: tuple[float, Any]) -> None:
+def test_without_a_controller_read_soon_returns_the_answer_with_the_highest_offset(
+    controller: tuple[float, Any],
+) -> None:
     nodes = Nodes(controller, a=(0.1, answer(5)), b=(0.2, answer(7)), c=(0, SILENT))
     found, seconds = timed(nodes)
     assert (found.offset, found.result.unconfirmed) == (7, True)
@@ -93,7 +95,7 @@ def test_without_a_controller_the_node_that_has_applied_most_answers_soon(contro
 
 @pytest.mark.parametrize("ask", [read, read_anywhere])
 @pytest.mark.parametrize("first", ["old", "new"])
-def test_the_newest_generation_comes_before_the_highest_offset(ask: Any, first: str) -> None:
+def test_an_answer_of_a_newer_generation_is_preferred_to_a_higher_offset(ask: Any, first: str) -> None:
     """A voter of the earlier generation still runs after `quorum-node recover`, and has applied more."""
     answers = {"old": (0, answer(9000, generation=1)), "new": (0.1, answer(5000, generation=2))}
     nodes = Nodes((NEVER, None), **dict(sorted(answers.items(), key=lambda item: item[0] != first)))
@@ -106,7 +108,7 @@ def test_within_a_generation_the_highest_offset_wins() -> None:
     assert timed(nodes, ask=read_anywhere)[0].offset == 8
 
 
-def test_a_controllers_answer_is_taken_when_both_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_controllers_answer_is_used_if_a_node_answers_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def anywhere(*_: Any) -> Any:
         await asyncio.sleep(0.1)
         return answer(10)
@@ -116,7 +118,7 @@ def test_a_controllers_answer_is_taken_when_both_come_at_once(monkeypatch: pytes
     assert (found.offset, found.result.unconfirmed) == (9, False)
 
 
-def test_a_node_that_hangs_delays_the_others_by_the_grace_only() -> None:
+def test_a_hanging_node_delays_the_answers_of_others_only_by_the_grace_period() -> None:
     nodes = Nodes((NEVER, None), a=(NEVER, None), b=(0, answer(7)))
     found, seconds = timed(nodes)
     assert found.offset == 7
@@ -130,7 +132,7 @@ def test_a_controller_that_answers_before_any_node_is_used() -> None:
     assert (found.offset, seconds) == (9, 10)
 
 
-def test_a_refusal_is_final() -> None:
+def test_read_raises_a_final_refusal_at_once() -> None:
     refusal = ClusterError("POLICY_VIOLATION", "too much")
     found, seconds = timed(Nodes((0.1, refusal), a=(0, answer(5))))
     assert found is refusal

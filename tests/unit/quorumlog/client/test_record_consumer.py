@@ -1,4 +1,4 @@
-"""The public consumer without a group: order, positions, limits, failures, and nothing left after close."""
+"""The public consumer without a group: order, positions, limits, failures, and no task left after close."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def brokers() -> AsyncIterator[FakeBrokers]:
         before = asyncio.all_tasks()
         yield started
         async with asyncio.timeout(10):
-            while asyncio.all_tasks() - before - {asyncio.current_task()}:  # noqa: ASYNC110  # brokers notice it by themselves
+            while asyncio.all_tasks() - before - {asyncio.current_task()}:  # noqa: ASYNC110  # no event reports it
                 await asyncio.sleep(0.01)
 
 
@@ -57,7 +57,7 @@ def by_partition(records: list[Record]) -> dict[int, list[int]]:
     return {index: [int(each.value or b"") for each in records if each.partition == index] for index in (0, 1)}
 
 
-async def test_all_records_arrive_in_the_order_of_their_partitions(brokers: FakeBrokers) -> None:
+async def test_all_records_arrive_in_the_offset_order_of_each_partition(brokers: FakeBrokers) -> None:
     async with reading(brokers) as consumer:
         found = await take(consumer, 20)
         assert by_partition(found) == {0: list(range(10)), 1: list(range(10))}
@@ -68,7 +68,7 @@ async def test_all_records_arrive_in_the_order_of_their_partitions(brokers: Fake
         assert await consumer.get(timeout_s=0.05) is None
 
 
-async def test_batches_hold_records_of_one_partition(brokers: FakeBrokers) -> None:
+async def test_each_batch_contains_records_of_a_single_partition(brokers: FakeBrokers) -> None:
     found: list[Record] = []
     async with reading(brokers) as consumer:
         async for records in consumer.batches():
@@ -80,7 +80,7 @@ async def test_batches_hold_records_of_one_partition(brokers: FakeBrokers) -> No
     assert by_partition(found) == {0: list(range(10)), 1: list(range(10))}
 
 
-async def test_get_many_takes_at_most_as_many_as_asked(brokers: FakeBrokers) -> None:
+async def test_get_many_returns_at_most_max_records(brokers: FakeBrokers) -> None:
     async with reading(brokers) as consumer:
         records = await consumer.get_many(max_records=1, timeout_s=10)
         assert records is not None
@@ -88,7 +88,7 @@ async def test_get_many_takes_at_most_as_many_as_asked(brokers: FakeBrokers) -> 
         assert consumer.position(records.topic_partition) == 1
 
 
-async def test_the_latest_position_reads_only_new_records(brokers: FakeBrokers) -> None:
+async def test_auto_offset_reset_latest_reads_only_new_records(brokers: FakeBrokers) -> None:
     async with reading(brokers, auto_offset_reset="latest") as consumer:
         assert await consumer.get(timeout_s=0.2) is None
         await brokers.fill("t", 0, batch(10))
@@ -96,7 +96,7 @@ async def test_the_latest_position_reads_only_new_records(brokers: FakeBrokers) 
         assert (record.partition, record.offset) == (0, 10)
 
 
-async def test_seeks_discard_what_was_fetched_ahead(brokers: FakeBrokers) -> None:
+async def test_seeks_discard_records_that_were_fetched_ahead(brokers: FakeBrokers) -> None:
     async with reading(brokers, topics=None) as consumer:
         consumer.assign([("t", 0)])
         assert [record.offset for record in await take(consumer, 3)] == [0, 1, 2]
@@ -110,7 +110,7 @@ async def test_seeks_discard_what_was_fetched_ahead(brokers: FakeBrokers) -> Non
         assert await consumer.get(timeout_s=0.05) is None
 
 
-async def test_a_paused_partition_is_silent_and_goes_on_where_it_stopped(brokers: FakeBrokers) -> None:
+async def test_a_paused_partition_returns_no_records_and_later_continues_where_it_stopped(brokers: FakeBrokers) -> None:
     async with reading(brokers) as consumer:
         (first,) = await take(consumer, 1)
         consumer.pause(("t", first.partition))
@@ -134,7 +134,7 @@ async def test_a_pause_of_a_partition_that_is_not_assigned_changes_nothing(broke
         assert consumer.paused() == {("t", 0), ("t", 1)}
 
 
-async def test_a_killed_leader_loses_and_repeats_nothing(brokers: FakeBrokers) -> None:
+async def test_no_record_is_lost_or_repeated_when_a_leader_is_killed(brokers: FakeBrokers) -> None:
     async with reading(brokers, fetch=FetchLimits(partition_size_max=1)) as consumer:
         found = await take(consumer, 4)
         await brokers.kill(1)
@@ -144,7 +144,7 @@ async def test_a_killed_leader_loses_and_repeats_nothing(brokers: FakeBrokers) -
         assert by_partition(found) == {0: list(range(11)), 1: list(range(10))}
 
 
-async def test_records_that_retention_deleted_are_skipped_by_the_policy(brokers: FakeBrokers) -> None:
+async def test_auto_offset_reset_decides_whether_a_reader_skips_deleted_records(brokers: FakeBrokers) -> None:
     await brokers.cut_front("t", 0, 2)
     async with reading(brokers, topics=None) as consumer:
         consumer.assign([("t", 0)])
@@ -173,7 +173,7 @@ async def test_a_damaged_batch_is_an_error_until_the_user_seeks_past_it(brokers:
         assert [record.offset for record in await take(consumer, 1)] == [4]
 
 
-async def test_a_cancelled_get_has_taken_nothing(brokers: FakeBrokers) -> None:
+async def test_a_cancelled_get_consumes_no_record(brokers: FakeBrokers) -> None:
     async with reading(brokers, auto_offset_reset="latest") as consumer:
         for _ in range(3):
             waiting = asyncio.ensure_future(consumer.get())
@@ -184,7 +184,7 @@ async def test_a_cancelled_get_has_taken_nothing(brokers: FakeBrokers) -> None:
         assert [record.offset for record in await take(consumer, 2)] == [10, 11]
 
 
-async def test_a_slow_user_stops_the_fetches_at_the_bound(brokers: FakeBrokers) -> None:
+async def test_a_slow_user_stops_fetches_when_the_buffer_of_a_partition_is_full(brokers: FakeBrokers) -> None:
     async with reading(brokers, fetch=FetchLimits(partition_size_max=1)) as consumer:
         await take(consumer, 1)
         await asyncio.sleep(0.3)
@@ -192,7 +192,7 @@ async def test_a_slow_user_stops_the_fetches_at_the_bound(brokers: FakeBrokers) 
         assert len(await take(consumer, 19)) == 19
 
 
-async def test_unreachable_brokers_are_an_error_within_the_timeout(brokers: FakeBrokers) -> None:
+async def test_get_fails_within_the_failure_timeout_if_no_broker_is_reachable(brokers: FakeBrokers) -> None:
     async with reading(brokers, failure_timeout_s=1.0) as consumer:
         await take(consumer, 20)
         for node_id in list(brokers.servers):
@@ -252,14 +252,14 @@ def test_a_timeout_that_the_protocol_cannot_express_is_a_wrong_argument(timeout_
         ("request_timeout_s", math.inf),
     ],
 )
-def test_a_limit_with_which_no_fetch_is_possible_is_a_wrong_argument(name: str, value: float) -> None:
+def test_fetch_limits_that_no_request_can_use_are_refused(name: str, value: float) -> None:
     with pytest.raises(ConfigError) as failure:
         Consumer("h:1", topics=["t"], fetch=FetchLimits(**{name: value}))  # type: ignore[arg-type]
     (problem,) = failure.value.problems
     assert problem.startswith(f"fetch.{name} is {value}")
 
 
-async def test_times_and_offsets_that_no_request_can_name_are_refused_at_once(brokers: FakeBrokers) -> None:
+async def test_times_and_offsets_outside_the_range_of_the_protocol_are_refused_at_once(brokers: FakeBrokers) -> None:
     bad_times: list[tuple[Any, type[Exception]]] = [(1_700_000_000_000.5, TypeError), (-1, ValueError)]  # -1: the end
     bad_offsets: list[tuple[Any, type[Exception]]] = [(5.0, TypeError), (-1, ValueError), (2**63, ValueError)]
     async with reading(brokers, topics=None) as consumer:
@@ -280,10 +280,10 @@ async def test_times_and_offsets_that_no_request_can_name_are_refused_at_once(br
 
 
 @pytest.mark.parametrize("is_assigned", [False, True])
-async def test_a_former_leader_that_still_answers_is_left(
+async def test_the_consumer_leaves_a_former_leader_that_still_answers(
     brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch, is_assigned: bool
 ) -> None:
-    """It is cut off from the other brokers, but not from the consumer, and has no new records."""
+    """The former leader is disconnected from the other brokers, but not from the consumer, and has no new records."""
     monkeypatch.setattr("quorumlog.client.cluster.ROTATE_S", 0.05)
     given: dict[str, Any] = {"topics": None} if is_assigned else {}
     async with reading(brokers, metadata_age_s=0.1, fetch=FetchLimits(wait_ms=50), **given) as consumer:
@@ -319,13 +319,13 @@ async def truncate(brokers: FakeBrokers, consumer: Consumer, end: int) -> None:
     brokers.shared.logs["t", 0].batches.clear()
     await brokers.fill("t", 0, batch(*range(end)))
     async with asyncio.timeout(20):
-        while position.version == version and position.error is None:  # noqa: ASYNC110  # nothing reports it
+        while position.version == version and position.error is None:  # noqa: ASYNC110  # no event reports it
             await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
 async def truncated(brokers: FakeBrokers, policy: str, position: int) -> AsyncIterator[Consumer]:
-    """A consumer at this position of a batch of ten records, of which four are left, and two new ones follow."""
+    """Yield a consumer that has read `position` of ten records; four of them are left, and two new records follow."""
     brokers.shared.logs["t", 0].batches.clear()
     await brokers.fill("t", 0, batch(*range(10)))
     async with reading(brokers, topics=None, auto_offset_reset=policy) as consumer:

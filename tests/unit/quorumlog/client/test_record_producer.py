@@ -58,7 +58,7 @@ async def all_records(brokers: FakeBrokers) -> list[Record]:
     return [record for index in (0, 1) for record in await brokers.records("t", index)]
 
 
-async def test_a_record_arrives_whole_and_its_delivery_names_its_place(brokers: FakeBrokers) -> None:
+async def test_a_record_is_stored_unchanged_and_its_delivery_returns_partition_and_offset(brokers: FakeBrokers) -> None:
     async with Producer(brokers.bootstrap) as producer:
         headers = {"trace": b"1", "empty": None}
         delivery = await producer.send("t", b"v", key=b"k", headers=headers, partition=1, timestamp_ms=1234)
@@ -69,7 +69,7 @@ async def test_a_record_arrives_whole_and_its_delivery_names_its_place(brokers: 
     assert (second.key, second.value) == (None, None)
 
 
-async def test_records_sent_together_share_a_batch_and_keep_their_order(brokers: FakeBrokers) -> None:
+async def test_records_sent_together_share_batches_and_keep_their_order(brokers: FakeBrokers) -> None:
     values = [b"%d" % n for n in range(1000)]
     async with Producer(brokers.bootstrap) as producer:
         deliveries = await producer.send_many("t", [NewRecord(value, partition=0) for value in values])
@@ -79,7 +79,7 @@ async def test_records_sent_together_share_a_batch_and_keep_their_order(brokers:
     assert len(brokers.shared.logs["t", 0].batches) <= 3
 
 
-async def test_a_key_chooses_the_partition_as_in_kafka(brokers: FakeBrokers) -> None:
+async def test_a_key_determines_the_partition_as_in_kafka(brokers: FakeBrokers) -> None:
     async with Producer(brokers.bootstrap) as producer:
         for n in range(50):
             place = await producer.send_and_wait("t", b"", key=b"key-%d" % n)
@@ -101,14 +101,14 @@ async def test_records_without_a_key_avoid_partitions_without_a_leader(brokers: 
     assert set(Counter(place.partition for place in places)) == {1, 3}
 
 
-async def test_a_custom_partitioner_chooses_and_its_mistakes_are_errors(brokers: FakeBrokers) -> None:
+async def test_a_custom_partitioner_is_used_and_an_invalid_partition_is_an_error(brokers: FakeBrokers) -> None:
     async with Producer(brokers.bootstrap, partitioner=lambda key, count: len(key or b"")) as producer:
         assert (await producer.send_and_wait("t", b"", key=b"1")).partition == 1
         with pytest.raises(ValueError, match="has no partition 2, only 0 to 1"):
             await producer.send("t", b"", key=b"12")
 
 
-async def test_a_partition_that_was_just_added_takes_records(brokers: FakeBrokers) -> None:
+async def test_records_can_be_sent_to_a_partition_that_was_just_added(brokers: FakeBrokers) -> None:
     async with Producer(brokers.bootstrap) as producer:
         await producer.send_and_wait("t", b"first", partition=1)
         await brokers.hold_back(1)  # the first answer may come from a broker that is behind
@@ -127,7 +127,7 @@ async def test_batches_are_compressed(brokers: FakeBrokers, codec: Codec) -> Non
     assert await values_of(brokers) == [b"x" * 100] * 100
 
 
-async def test_a_send_that_is_cancelled_has_added_nothing(brokers: FakeBrokers) -> None:
+async def test_a_cancelled_send_adds_no_record(brokers: FakeBrokers) -> None:
     async with Producer(brokers.bootstrap) as producer:
         await producer.send_and_wait("t", b"first", partition=0)
         added = [b"first"]
@@ -141,7 +141,7 @@ async def test_a_send_that_is_cancelled_has_added_nothing(brokers: FakeBrokers) 
     assert await values_of(brokers) == added
 
 
-async def test_linger_collects_records_that_are_sent_apart(brokers: FakeBrokers) -> None:
+async def test_linger_collects_separately_sent_records_in_one_batch(brokers: FakeBrokers) -> None:
     async with Producer(brokers.bootstrap, linger_ms=60_000, delivery_timeout_s=120) as producer:
         for n in range(5):
             await producer.send("t", b"%d" % n, partition=0)
@@ -184,7 +184,7 @@ async def test_batches_that_the_broker_finds_too_large_are_divided(
     assert len(await values_of(brokers)) == 101
 
 
-async def test_a_batch_that_is_too_large_does_not_make_later_ones_needlessly_small(
+async def test_a_batch_that_is_too_large_does_not_make_later_batches_needlessly_small(
     brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.unit.broker.kafka.fake.MESSAGE_MAX_BYTES", 20_000)
@@ -196,10 +196,10 @@ async def test_a_batch_that_is_too_large_does_not_make_later_ones_needlessly_sma
             await producer.flush()
         before = len(brokers.shared.logs["t", 0].batches)
         await producer.send_many("t", records)
-    assert len(brokers.shared.logs["t", 0].batches) - before <= 11, "they may have half of the limit"
+    assert len(brokers.shared.logs["t", 0].batches) - before <= 11, "later batches may use half of the limit"
 
 
-async def test_a_later_refusal_of_a_larger_part_does_not_make_batches_larger_again(
+async def test_a_later_refusal_of_a_larger_batch_does_not_raise_the_learned_size_limit(
     brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.unit.broker.kafka.fake.MESSAGE_MAX_BYTES", 20_000)
@@ -211,7 +211,7 @@ async def test_a_later_refusal_of_a_larger_part_does_not_make_batches_larger_aga
         assert producer._topics.known["t"].lanes[0].size_max < 20_000
 
 
-async def test_a_batch_is_divided_although_its_first_leader_had_moved(
+async def test_a_batch_is_divided_although_a_former_leader_refused_it_first(
     brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.unit.broker.kafka.fake.MESSAGE_MAX_BYTES", 20_000)
@@ -222,7 +222,7 @@ async def test_a_batch_is_divided_although_its_first_leader_had_moved(
         assert [(await each).offset for each in deliveries] == list(range(1, 101))
 
 
-async def test_no_part_of_a_batch_that_may_be_in_the_log_is_sent_under_new_numbers(
+async def test_a_batch_that_may_be_in_the_log_is_not_sent_again_under_new_sequence_numbers(
     brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch was appended, its answer was lost, and the next leader accepts smaller batches only."""
@@ -295,7 +295,7 @@ async def test_only_a_batch_that_was_sent_before_can_be_a_duplicate(
     assert await values_of(brokers) == [b"0"] * was_sent_before + [b"1"]
 
 
-async def test_flush_reports_each_failure_that_nobody_looked_at_once(brokers: FakeBrokers) -> None:
+async def test_flush_reports_each_failure_that_was_not_retrieved_exactly_once(brokers: FakeBrokers) -> None:
     async with Producer(brokers.bootstrap) as producer:
         seen = await producer.send("t", b"x" * 2_000_000, partition=0)
         with pytest.raises(ClusterError, match="MESSAGE_TOO_LARGE"):
@@ -307,7 +307,7 @@ async def test_flush_reports_each_failure_that_nobody_looked_at_once(brokers: Fa
         await producer.flush()
 
 
-async def test_a_failure_that_is_looked_at_twice_hides_no_other_one(brokers: FakeBrokers) -> None:
+async def test_a_failure_that_is_retrieved_twice_does_not_hide_another_failure(brokers: FakeBrokers) -> None:
     for broker in brokers.replicas.values():
         broker.acknowledge.clear()
     async with Producer(brokers.bootstrap, delivery_timeout_s=0.3, linger_ms=10) as producer:
@@ -319,7 +319,7 @@ async def test_a_failure_that_is_looked_at_twice_hides_no_other_one(brokers: Fak
             await producer.flush()
 
 
-async def test_records_that_failed_keep_no_data(brokers: FakeBrokers) -> None:
+async def test_failed_records_keep_no_data_in_memory(brokers: FakeBrokers) -> None:
     """`flush` reports up to 1000 batches that failed, whose data would need half a gigabyte."""
     async with Producer(brokers.bootstrap) as producer:
         delivery = await producer.send(
@@ -330,7 +330,7 @@ async def test_records_that_failed_keep_no_data(brokers: FakeBrokers) -> None:
         assert [batch.records for batch in producer._buffer._failed] == [[(5, None, None, ())]]
 
 
-async def test_leaving_the_block_reports_a_failure(brokers: FakeBrokers) -> None:
+async def test_close_reports_a_failed_delivery(brokers: FakeBrokers) -> None:
     producer = Producer(brokers.bootstrap)
     await producer.start()
     await producer.send("t", b"x" * 2_000_000)
@@ -359,7 +359,7 @@ async def test_a_full_buffer_makes_send_wait_for_a_limited_time(brokers: FakeBro
     assert await values_of(brokers) == [b"x" * 900, b"w" * 900], "a cancelled send has added nothing"
 
 
-async def test_a_cancelled_wait_leaves_the_delivery_alone(brokers: FakeBrokers) -> None:
+async def test_a_cancelled_wait_does_not_cancel_the_delivery(brokers: FakeBrokers) -> None:
     brokers.replicas[1].acknowledge.clear()
     async with Producer(brokers.bootstrap) as producer:
         first = await producer.send("t", b"1", partition=0)
@@ -376,7 +376,7 @@ async def _wait(delivery: Delivery) -> RecordMetadata:
     return await delivery
 
 
-async def test_an_unknown_topic_is_an_error_within_its_time(brokers: FakeBrokers) -> None:
+async def test_a_missing_topic_is_an_error_within_max_block_s(brokers: FakeBrokers) -> None:
     async with Producer(brokers.bootstrap, max_block_s=0.5) as producer:
         with pytest.raises(ClusterError, match="topic absent does not exist") as failure:
             await producer.send("absent", b"x")
@@ -405,7 +405,7 @@ async def test_one_late_answer_does_not_prove_that_a_topic_is_missing(
         assert (await producer.send_and_wait("new", b"x")).offset == 0
 
 
-async def test_a_topic_that_was_deleted_and_created_again_takes_records(
+async def test_records_can_be_sent_to_a_topic_that_was_deleted_and_created_again(
     brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("quorumlog.client.partitions.UNKNOWN_TOPIC_TIMEOUT_S", 0.2)
@@ -425,7 +425,7 @@ async def test_a_topic_that_was_deleted_and_created_again_takes_records(
     assert set(await values_of(brokers)) == {b"new"}
 
 
-async def test_a_topic_that_was_created_again_begins_with_new_lanes(brokers: FakeBrokers) -> None:
+async def test_the_producer_notices_a_recreated_topic_and_sends_records_to_it(brokers: FakeBrokers) -> None:
     async with Producer(brokers.bootstrap) as producer:
         await producer.send_and_wait("t", b"old", partition=0)
         topic = producer._topics.known["t"]
@@ -445,7 +445,7 @@ async def renewed(brokers: FakeBrokers, producer: Producer) -> None:
     await until(lambda: producer._topics.known.get("t") is not topic)
 
 
-async def test_a_topic_that_goes_on_under_another_id_takes_each_record_for_a_new_one(brokers: FakeBrokers) -> None:
+async def test_records_are_not_treated_as_duplicates_after_the_topic_id_changed(brokers: FakeBrokers) -> None:
     async with Producer(brokers.bootstrap) as producer:
         assert (await producer.send_and_wait("t", b"0", partition=0)).offset == 0
         await renewed(brokers, producer)
@@ -453,7 +453,7 @@ async def test_a_topic_that_goes_on_under_another_id_takes_each_record_for_a_new
     assert await values_of(brokers) == [b"0", b"1"]
 
 
-async def test_a_topic_that_goes_on_under_another_id_keeps_the_order_of_records(brokers: FakeBrokers) -> None:
+async def test_records_keep_their_order_while_the_topic_id_changes(brokers: FakeBrokers) -> None:
     broker = brokers.replicas[1]
     async with Producer(brokers.bootstrap) as producer:
         await producer.send_and_wait("t", b"0", partition=0)
@@ -470,7 +470,7 @@ async def test_a_topic_that_goes_on_under_another_id_keeps_the_order_of_records(
     assert await values_of(brokers) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_a_topic_that_one_broker_does_not_know_keeps_its_lanes(brokers: FakeBrokers) -> None:
+async def test_a_topic_that_one_broker_does_not_know_is_not_treated_as_deleted(brokers: FakeBrokers) -> None:
     """New lanes would send later records beside those that wait in the old ones, which changes their order."""
     await brokers.hold_back(2)
     await brokers.create("new", [1])
@@ -486,7 +486,7 @@ async def test_a_topic_that_one_broker_does_not_know_keeps_its_lanes(brokers: Fa
         assert producer._topics.known["new"] is topic
 
 
-async def test_a_topic_that_is_added_during_a_look_up_keeps_its_lanes(
+async def test_a_topic_that_is_added_during_a_look_up_is_not_treated_as_deleted(
     brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await brokers.create("new", [1])
@@ -511,7 +511,7 @@ async def test_a_topic_that_is_added_during_a_look_up_keeps_its_lanes(
         assert not topic.is_deleted
 
 
-async def test_new_partitions_are_noticed(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_producer_notices_new_partitions(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_topics, "METADATA_AGE_MAX_S", 0.05)
     async with Producer(brokers.bootstrap) as producer:
         assert await producer.partitions("t") == 2
@@ -564,7 +564,7 @@ async def test_a_timeout_that_the_protocol_cannot_express_is_a_wrong_argument(ti
     assert names == ["request_timeout_s", "transaction_timeout_s"]
 
 
-async def test_an_unreachable_cluster_is_an_error_within_its_time() -> None:
+async def test_an_unreachable_cluster_is_an_error_within_max_block_s() -> None:
     before = asyncio.all_tasks()
     with pytest.raises(ClusterError) as failure:
         await Producer("127.0.0.1:1", max_block_s=0.3).__aenter__()
@@ -589,7 +589,7 @@ async def frames_of(call: Callable[[], Any]) -> int:
     return len(list(traceback.walk_tb(failure.value.__traceback__)))
 
 
-async def test_an_error_that_is_raised_again_does_not_grow(brokers: FakeBrokers) -> None:
+async def test_the_traceback_of_an_error_that_is_raised_again_does_not_grow(brokers: FakeBrokers) -> None:
     """Each raise of one object adds to its traceback, which keeps the frames of all callers in memory."""
     producer = Producer(brokers.bootstrap)
     await producer.start()
@@ -602,7 +602,7 @@ async def test_an_error_that_is_raised_again_does_not_grow(brokers: FakeBrokers)
     assert await frames_of(producer.flush) == await frames_of(producer.flush)
 
 
-async def test_an_error_in_the_block_fails_what_is_not_delivered(brokers: FakeBrokers) -> None:
+async def test_an_error_in_the_block_fails_records_that_were_not_delivered(brokers: FakeBrokers) -> None:
     brokers.replicas[1].acknowledge.clear()
     deliveries = []
 
@@ -617,14 +617,16 @@ async def test_an_error_in_the_block_fails_what_is_not_delivered(brokers: FakeBr
         await deliveries[0]
 
 
-async def test_acknowledgements_can_be_off(brokers: FakeBrokers) -> None:
+async def test_a_send_with_acks_none_returns_no_offset(brokers: FakeBrokers) -> None:
     async with Producer(brokers.bootstrap, acks="none") as producer:
         assert (await producer.send_and_wait("t", b"x", partition=0)).offset == -1
         await until(lambda: bool(brokers.shared.logs["t", 0].batches))
     assert await values_of(brokers) == [b"x"]
 
 
-async def test_a_bug_reaches_everyone_who_waits(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_internal_error_fails_waiting_and_later_sends(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> bytearray:
         raise ZeroDivisionError("a bug")
 

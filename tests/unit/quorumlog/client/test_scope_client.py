@@ -1,4 +1,4 @@
-"""A producer of a scope: what it permits after a failure, and the records of a `Producer` that belong to it."""
+"""A producer of a scope: its state after a failure, and a `Producer` that writes its records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def brokers() -> AsyncIterator[FakeBrokers]:
         yield started
 
 
-def test_a_producer_that_has_failed_cannot_win() -> None:
+def test_a_staged_producer_that_has_failed_cannot_be_the_winner() -> None:
     staged = staged_at(SilentCoordinator())
     assert (staged.winner, staged.identity, staged.refusal) == (WINNER, (7, 3), None)
     first = ClusterError(ApiError.TIMED_OUT, "t-0 did not answer")
@@ -52,14 +52,14 @@ def test_a_producer_that_has_failed_cannot_win() -> None:
     assert failure.value.__cause__ is first
     assert staged.refusal is not None
     assert str(staged.refusal) == str(failure.value)
-    assert staged.identity == (7, 3), "it can still be aborted"
+    assert staged.identity == (7, 3), "the producer can still be aborted"
 
 
 def connections(brokers: FakeBrokers) -> int:
     return sum(len(server._connections) for server in brokers.servers.values())
 
 
-async def test_a_client_closes_the_connections_that_it_made(brokers: FakeBrokers) -> None:
+async def test_a_scope_client_closes_its_own_connections(brokers: FakeBrokers) -> None:
     async with ScopeClient(brokers.bootstrap) as scopes:
         await scopes.is_served()
         assert connections(brokers) > 0
@@ -68,7 +68,7 @@ async def test_a_client_closes_the_connections_that_it_made(brokers: FakeBrokers
             await asyncio.sleep(0.01)  # until the brokers have read the end of the connections
 
 
-async def test_a_client_leaves_the_connections_of_its_caller_open(brokers: FakeBrokers) -> None:
+async def test_a_scope_client_leaves_the_connections_of_a_given_cluster_open(brokers: FakeBrokers) -> None:
     async with Cluster(brokers.bootstrap) as cluster:
         async with ScopeClient(cluster) as scopes:
             await scopes.is_served()
@@ -76,7 +76,7 @@ async def test_a_client_leaves_the_connections_of_its_caller_open(brokers: FakeB
             await scopes.is_served()
 
 
-async def test_a_record_that_the_coordinator_refuses_ends_the_producer(brokers: FakeBrokers) -> None:
+async def test_a_partition_that_the_coordinator_refuses_fails_the_staged_producer(brokers: FakeBrokers) -> None:
     staged = staged_at(RefusingCoordinator())
     async with Producer(brokers.bootstrap, staged=staged) as producer:
         with pytest.raises(ClusterError, match="a later run began"):
@@ -89,7 +89,7 @@ async def test_a_record_that_the_coordinator_refuses_ends_the_producer(brokers: 
     assert await brokers.records("t", 0) == []
 
 
-async def test_records_that_are_discarded_end_the_producer(brokers: FakeBrokers) -> None:
+async def test_a_staged_producer_whose_records_were_discarded_cannot_be_the_winner(brokers: FakeBrokers) -> None:
     staged = staged_at(SilentCoordinator())
     producer = Producer(brokers.bootstrap, staged=staged)
     await producer.start()
@@ -100,7 +100,7 @@ async def test_records_that_are_discarded_end_the_producer(brokers: FakeBrokers)
         _ = staged.winner
 
 
-async def test_a_producer_that_has_delivered_everything_may_win(brokers: FakeBrokers) -> None:
+async def test_a_staged_producer_that_closes_without_a_failure_may_be_the_winner(brokers: FakeBrokers) -> None:
     staged = staged_at(SilentCoordinator())
     async with Producer(brokers.bootstrap, staged=staged):
         pass
@@ -135,7 +135,7 @@ SCOPE = OpenScope("job", 1, -1)
         (lambda scopes: scopes.end(SCOPE, -1, []), "INVALID_REQUEST", "the sequence is -1, not 0"),
     ],
 )
-async def test_arguments_that_do_not_fit_into_a_request_are_named(call: Any, code: str, problem: str) -> None:
+async def test_arguments_that_the_protocol_cannot_express_are_refused(call: Any, code: str, problem: str) -> None:
     async with ScopeClient("localhost:1") as scopes:
         with pytest.raises(ClusterError, match=problem) as refusal:
             await call(scopes)

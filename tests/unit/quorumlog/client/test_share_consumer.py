@@ -34,7 +34,7 @@ class Broker:
     """A broker.  answers: the partitions of the next answers to ShareFetch; without one, it waits.
 
     answering: whether acknowledgements get their answers.  acknowledged: offset and type, by partition.
-    closing: whether connections can be closed.  released: offsets whose locks it does not know any more.
+    closing: whether connections can be closed.  released: offsets whose locks the broker has released.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Connection:
 
 
 class Cluster:
-    """In place of the client's.  leaders: by partition; a partition without one has no leader.
+    """Replaces the cluster of the client.  leaders: by partition; a partition without one has no leader.
 
     refused: the partitions whose leaders may not be looked up.
     """
@@ -211,10 +211,10 @@ async def beat_until_looked_up(setting: Setting, monkeypatch: pytest.MonkeyPatch
     return beats
 
 
-async def test_leaders_are_looked_up_although_the_known_ones_answer(
+async def test_leaders_are_looked_up_again_although_the_known_leaders_answer(
     make: Callable[..., Setting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A former leader that is cut off from the other brokers has no new records, and no error."""
+    """A former leader that is disconnected from the other brokers has no new records, and reports no error."""
     monkeypatch.setattr(share_consumer, "LEADERS_AGE_S", 0.02)
     await beat_until_looked_up(make(ONE), monkeypatch, 3)
 
@@ -227,7 +227,7 @@ async def test_leaders_are_not_looked_up_with_each_heartbeat(
     assert beats.count(1) > 5, "heartbeats between the first look-up and the second"
 
 
-async def test_a_cancelled_acceptance_stops_no_other_one(make: Callable[..., Setting]) -> None:
+async def test_a_cancelled_acceptance_does_not_stop_other_acceptances(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     broker = setting.brokers[ONE]
     broker.deliver(0, data(0, 1, 2), 0, 2)
@@ -249,7 +249,7 @@ async def test_a_cancelled_acceptance_stops_no_other_one(make: Callable[..., Set
     assert session.epoch == 3, "the session counts each request, as the broker does"
 
 
-async def test_the_epochs_of_a_session_begin_again_after_the_last_one(make: Callable[..., Setting]) -> None:
+async def test_the_epoch_of_a_session_wraps_after_the_highest_value(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     setting.brokers[ONE].deliver(0, data(0, 1), 0, 1)
     records = await take(setting, 2)
@@ -266,7 +266,7 @@ async def test_the_epochs_of_a_session_begin_again_after_the_last_one(make: Call
 
 
 async def waiting_behind_another(setting: Setting, *calls: Callable[[], Any]) -> list[BaseException | None]:
-    """Make calls while a request is on its way, so that they share the next one; return their outcomes."""
+    """Make calls while a request waits for its answer, so that they share the next request; return their outcomes."""
     (first,) = await take(setting, 1)
     broker = setting.brokers[ONE]
     broker.answering.clear()
@@ -281,7 +281,7 @@ async def waiting_behind_another(setting: Setting, *calls: Callable[[], Any]) ->
 
 
 async def test_an_acceptance_is_not_replaced_by_a_later_call_for_the_record(make: Callable[..., Setting]) -> None:
-    """For example, a task that renews the locks of all records which are being processed."""
+    """For example, another task may renew the locks of all records that are being processed."""
     setting = make(ONE)
     setting.brokers[ONE].deliver(0, data(0, 1, 2), 0, 2)
     consumer = setting.consumer
@@ -301,7 +301,7 @@ async def test_an_acceptance_is_not_replaced_by_a_later_call_for_the_record(make
     assert sorted(setting.brokers[ONE].acknowledged) == [(0, offset, ACCEPT) for offset in range(3)]
 
 
-async def test_a_lock_that_the_broker_has_released_fails_no_other_acceptance(make: Callable[..., Setting]) -> None:
+async def test_an_acceptance_with_a_released_lock_does_not_fail_other_acceptances(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     broker = setting.brokers[ONE]
     broker.deliver(0, data(0, 1, 2), 0, 2)
@@ -313,7 +313,7 @@ async def test_a_lock_that_the_broker_has_released_fails_no_other_acceptance(mak
     assert sorted(broker.acknowledged) == [(0, valid.offset, ACCEPT), (0, 2, ACCEPT)]
 
 
-async def test_an_acceptance_ends_when_the_consumer_is_closed(make: Callable[..., Setting]) -> None:
+async def test_waiting_acceptances_fail_when_the_consumer_is_closed(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     broker = setting.brokers[ONE]
     broker.deliver(0, data(0, 1), 0, 1)
@@ -328,14 +328,14 @@ async def test_an_acceptance_ends_when_the_consumer_is_closed(make: Callable[...
                 await each
 
 
-async def test_a_partition_without_a_leader_delays_no_other_one(make: Callable[..., Setting]) -> None:
+async def test_a_partition_without_a_leader_does_not_delay_other_partitions(make: Callable[..., Setting]) -> None:
     setting = make(None, TWO)
     setting.brokers[TWO].deliver(1, data(0), 0, 0)
     (record,) = await take(setting, 1)
     assert record.partition == 1
 
 
-async def test_a_leader_that_is_down_delays_no_other_one(make: Callable[..., Setting]) -> None:
+async def test_a_leader_that_is_down_does_not_delay_other_leaders(make: Callable[..., Setting]) -> None:
     setting = make(ONE, TWO)
     setting.brokers[ONE].is_down = True
     setting.brokers[TWO].deliver(1, data(0), 0, 0)
@@ -343,7 +343,7 @@ async def test_a_leader_that_is_down_delays_no_other_one(make: Callable[..., Set
     assert record.partition == 1
 
 
-async def test_calls_at_the_same_time_share_the_session_of_a_leader(make: Callable[..., Setting]) -> None:
+async def test_concurrent_calls_share_the_session_of_a_leader(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     setting.brokers[ONE].deliver(0, data(0, 1), 0, 1)
     found = await asyncio.gather(*(setting.consumer.get(WAIT_S) for _ in range(2)))
@@ -370,7 +370,9 @@ async def test_a_topic_that_a_broker_does_not_know_yet_is_looked_up_again(make: 
         assert record.topic == "t"
 
 
-async def test_a_record_of_a_partition_that_another_member_has_now_is_accepted(make: Callable[..., Setting]) -> None:
+async def test_a_record_can_be_accepted_after_its_partition_was_assigned_to_another_member(
+    make: Callable[..., Setting],
+) -> None:
     setting = make(ONE, ONE)
     broker = setting.brokers[ONE]
     broker.deliver(0, data(0), 0, 0)
@@ -382,7 +384,7 @@ async def test_a_record_of_a_partition_that_another_member_has_now_is_accepted(m
     assert broker.acknowledged == [(0, 0, ACCEPT)]
 
 
-async def test_a_record_whose_topic_was_deleted_is_lost_by_name(make: Callable[..., Setting]) -> None:
+async def test_accepting_a_record_of_an_unknown_topic_reports_a_lost_lock(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     setting.brokers[ONE].deliver(0, data(0), 0, 0)
     (record,) = await take(setting, 1)
@@ -405,7 +407,7 @@ async def test_a_damaged_batch_is_rejected_and_reported(make: Callable[..., Sett
     assert broker.acknowledged == [(0, 1, ACCEPT), (0, 2, REJECT), (0, 3, REJECT), (0, 4, RELEASE)]
 
 
-async def test_offsets_without_records_are_acknowledged_without_the_user(make: Callable[..., Setting]) -> None:
+async def test_offsets_without_records_are_automatically_acknowledged_as_gaps(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     setting.brokers[ONE].deliver(0, b"", 5, 6)
     reading = asyncio.ensure_future(setting.consumer.get())
@@ -414,7 +416,7 @@ async def test_offsets_without_records_are_acknowledged_without_the_user(make: C
     await asyncio.wait({reading})
 
 
-async def test_records_of_other_leaders_delay_no_acknowledgement_of_offsets_without_records(
+async def test_gaps_are_acknowledged_although_records_of_another_leader_are_buffered(
     make: Callable[..., Setting],
 ) -> None:
     setting = make(ONE, TWO)
@@ -424,8 +426,8 @@ async def test_records_of_other_leaders_delay_no_acknowledgement_of_offsets_with
     await until(lambda: setting.brokers[ONE].acknowledged == [(0, 5, GAP), (0, 6, GAP)])
 
 
-async def test_a_record_that_a_new_leader_delivered_is_accepted_there(make: Callable[..., Setting]) -> None:
-    """Also if the former leader has delivered it, too."""
+async def test_a_record_is_accepted_at_the_new_leader_that_delivered_it(make: Callable[..., Setting]) -> None:
+    """The former leader has delivered the same record before."""
     setting = make(ONE, ONE)
     setting.brokers[ONE].deliver(0, data(0), 0, 0)
     await take(setting, 1)
@@ -437,7 +439,9 @@ async def test_a_record_that_a_new_leader_delivered_is_accepted_there(make: Call
     assert (setting.brokers[ONE].acknowledged, setting.brokers[TWO].acknowledged) == ([], [(0, 0, ACCEPT)])
 
 
-async def test_a_session_without_partitions_stays_until_its_records_are_settled(make: Callable[..., Setting]) -> None:
+async def test_a_session_without_partitions_stays_until_its_records_are_acknowledged(
+    make: Callable[..., Setting],
+) -> None:
     setting = make(ONE)
     broker = setting.brokers[ONE]
     broker.deliver(0, data(0, 1), 0, 1)
@@ -475,13 +479,13 @@ async def test_a_session_without_partitions_ends_when_its_locks_expire(make: Cal
     assert failure.value.code == "INVALID_RECORD_STATE"
 
 
-async def test_a_record_whose_lock_expired_in_the_buffer_is_not_handed_out(make: Callable[..., Setting]) -> None:
+async def test_a_record_whose_lock_expired_in_the_buffer_is_not_returned(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     broker = setting.brokers[ONE]
     broker.deliver(0, data(0, 1), 0, 1)
     await take(setting, 1)
     expire_locks(setting)
-    broker.deliver(0, data(0, 1), 1, 1)  # the broker has released it, and delivers it again
+    broker.deliver(0, data(0, 1), 1, 1)  # the broker has released the record, and delivers it again
     (record,) = await take(setting, 1)
     assert record.offset == 1
     await setting.consumer.accept(record)
@@ -516,8 +520,8 @@ async def test_an_internal_error_of_the_membership_is_reported(make: Callable[..
         assert failure.value.code == "FAILED"
 
 
-def test_one_topic_may_be_given_by_its_name_alone() -> None:
-    assert ShareConsumer("h:1", "g", topics="orders")._topics == ["orders"], "not its letters"
+def test_a_single_topic_may_be_given_as_a_string() -> None:
+    assert ShareConsumer("h:1", "g", topics="orders")._topics == ["orders"], "the text is a single topic"
 
 
 @pytest.mark.parametrize("max_records", [0, 2**31])
@@ -539,7 +543,7 @@ async def test_get_fails_when_the_consumer_is_closed(make: Callable[..., Setting
     assert setting.brokers[ONE].requests == 1
 
 
-async def test_a_closed_consumer_returns_no_records_that_it_has_buffered(make: Callable[..., Setting]) -> None:
+async def test_a_closed_consumer_returns_no_buffered_records(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     setting.brokers[ONE].deliver(0, data(0, 1), 0, 1)
     (record,) = await take(setting, 1)
@@ -577,7 +581,7 @@ async def test_a_close_that_is_cancelled_ends_all_sessions(make: Callable[..., S
                 await each
 
 
-async def test_a_leader_that_may_not_be_looked_up_is_reported_once(make: Callable[..., Setting]) -> None:
+async def test_a_refused_look_up_of_a_leader_is_reported_once(make: Callable[..., Setting]) -> None:
     setting = make(ONE, TWO)
     setting.cluster.refused = {0}
     with pytest.raises(ClusterError) as failure:
@@ -589,7 +593,7 @@ async def test_a_leader_that_may_not_be_looked_up_is_reported_once(make: Callabl
     assert record.partition == 0
 
 
-async def test_a_leader_that_refuses_for_good_is_reported(make: Callable[..., Setting]) -> None:
+async def test_a_permanent_refusal_of_a_leader_is_reported(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     setting.brokers[ONE].deliver(0, b"", 0, 0, code=29)
     with pytest.raises(ClusterError, match="t-0") as failure:
@@ -599,7 +603,7 @@ async def test_a_leader_that_refuses_for_good_is_reported(make: Callable[..., Se
     await take(setting, 1)
 
 
-async def test_a_leader_that_refuses_is_asked_again_after_a_pause(make: Callable[..., Setting]) -> None:
+async def test_a_broker_that_is_not_the_leader_yet_is_asked_again(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     broker = setting.brokers[ONE]
     broker.deliver(0, b"", 0, 0, int(KafkaCode.NOT_LEADER_OR_FOLLOWER))

@@ -1,4 +1,4 @@
-"""The administrator's client of share groups, against real machines and listeners."""
+"""The admin client of share groups, against real state machines and listeners."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def each() -> AsyncIterator[Setting]:
         yield Setting(groups, shares, cluster, GroupClient(cluster))
 
 
-async def test_share_offsets_have_starts_and_lags(each: Setting) -> None:
+async def test_describe_returns_the_start_offsets_and_lags_of_share_partitions(each: Setting) -> None:
     each.shares.join(G)
     each.shares.starts = {0: 1}
     assert await each.client.shares.describe(G, TIMEOUT_S) == {
@@ -50,7 +50,7 @@ async def test_share_offsets_have_starts_and_lags(each: Setting) -> None:
     assert (await each.client.shares.describe(G, TIMEOUT_S))["orders", 0] == ShareOffset(1, None)
 
 
-def test_unknown_starts_and_lags_are_none() -> None:
+def test_unknown_start_offsets_and_lags_are_none() -> None:
     def answer(error_code: int = 0, start_offset: int = 5, **rest: object) -> SimpleNamespace:
         return SimpleNamespace(
             **{"error_code": error_code, "start_offset": start_offset, "error_message": None, **rest}
@@ -68,7 +68,7 @@ def test_unknown_starts_and_lags_are_none() -> None:
     assert failed.problem.endswith(": it hangs")
 
 
-async def test_offsets_of_a_group_of_another_type_are_not_found(each: Setting) -> None:
+async def test_share_offset_calls_for_a_group_of_another_type_fail_with_group_id_not_found(each: Setting) -> None:
     commit_offsets(each.groups, G, 1)
     for call in (each.client.shares.describe(G, TIMEOUT_S), each.client.shares.delete(G, ["orders"], TIMEOUT_S)):
         with pytest.raises(ClusterError) as refusal:
@@ -76,7 +76,7 @@ async def test_offsets_of_a_group_of_another_type_are_not_found(each: Setting) -
         assert refusal.value.code == "GROUP_ID_NOT_FOUND"
 
 
-async def test_starts_that_a_busy_coordinator_refuses_are_set_again(each: Setting) -> None:
+async def test_start_offsets_that_an_unavailable_coordinator_refuses_are_set_again(each: Setting) -> None:
     each.shares.refusals = {1: KafkaCode.COORDINATOR_NOT_AVAILABLE}
     altering = asyncio.ensure_future(each.client.shares.alter(G, {("orders", 0): 2, ("orders", 1): 1}, TIMEOUT_S))
     await until(lambda: each.shares.starts == {0: 2})

@@ -1,4 +1,4 @@
-"""The first positions of a consumer: none is forgotten, and none that the user has set is changed."""
+"""The first positions of a consumer: all are looked up, and positions that the user has set are kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def starting(
             running.cancel()
 
 
-async def test_a_position_whose_pause_ends_during_another_look_up_is_set() -> None:
+async def test_a_position_whose_retry_pause_ends_during_another_look_up_is_set() -> None:
     positions = {key: Position(key) for key in (FIRST, SECOND)}
     loop = asyncio.get_running_loop()
     positions[SECOND].retry_at = loop.time() + 0.05
@@ -50,7 +50,7 @@ async def test_a_position_whose_pause_ends_during_another_look_up_is_set() -> No
     assert [each.next_offset for each in positions.values()] == [7, 7]
 
 
-async def test_a_failed_look_up_does_not_concern_a_position_that_was_set_meanwhile() -> None:
+async def test_a_failed_look_up_does_not_fail_a_position_that_was_set_meanwhile() -> None:
     positions = {key: Position(key) for key in (FIRST, SECOND)}
     changed = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""When the abort of a transaction counts as complete, and what a repeated request for it means."""
+"""The abort of a transaction: its completion, and repeated requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNREACHABLE = ClusterError(ApiError.TIMED_OUT, "no answer")
 async def wait(
     monkeypatch: pytest.MonkeyPatch, *answers: TransactionDescription | ClusterError, patience_s: float = 20.0
 ) -> int:
-    """Wait for the end of the transaction, whose descriptions are `answers`; return how many were asked for."""
+    """Wait for the end of the transaction whose descriptions are `answers`; return the number of requests."""
     client = TransactionClient(cast(Cluster, SimpleNamespace(random=None)))
     asked = 0
 
@@ -40,7 +40,7 @@ async def wait(
     return asked
 
 
-async def test_an_abort_waits_for_every_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_abort_waits_until_the_transaction_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await wait(monkeypatch, FOUND, DECIDED, FOUND._replace(state="CompleteAbort", started_ms=None)) == 3
 
 
@@ -49,7 +49,9 @@ async def test_a_transaction_whose_id_no_longer_exists_has_ended(monkeypatch: py
     assert await wait(monkeypatch, DECIDED, MISSING) == 2
 
 
-async def test_an_error_of_the_coordinator_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_of_the_coordinator_does_not_count_as_the_end_of_a_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(ClusterError, match="no answer"):
         await wait(monkeypatch, UNREACHABLE)
 
@@ -61,14 +63,14 @@ async def test_a_later_transaction_shows_that_the_aborted_one_has_ended(
     assert await wait(monkeypatch, FOUND._replace(**cast(Any, later))) == 1
 
 
-async def test_an_abort_without_markers_is_reported_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_abort_whose_markers_are_missing_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ClusterError, match="billing is PrepareAbort: some partitions lack the marker") as failure:
         await wait(monkeypatch, DECIDED, patience_s=0.3)
     assert failure.value.code == "TIMED_OUT"
 
 
 class LossyCalls:
-    """The coordinator of a transaction.  It answers with `codes`, of which all but the last get lost."""
+    """The coordinator of a transaction.  It answers with `codes`, and all answers but the last one are lost."""
 
     def __init__(self, *codes: KafkaCode) -> None:
         self._codes = list(codes)
@@ -114,7 +116,7 @@ async def test_an_abort_whose_answer_was_lost_succeeds_although_the_scope_no_lon
         ("billing", [KafkaCode.NONE, KafkaCode.INVALID_PRODUCER_ID_MAPPING]),
     ],
 )
-async def test_an_abort_of_a_producer_that_does_not_have_the_id_is_refused(
+async def test_an_abort_fails_if_the_transactional_id_belongs_to_another_producer(
     monkeypatch: pytest.MonkeyPatch, name: str, codes: list[KafkaCode]
 ) -> None:
     with pytest.raises(ClusterError) as refusal:

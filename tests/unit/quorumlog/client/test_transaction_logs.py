@@ -1,4 +1,4 @@
-"""Which transactions hang: those that are open in a log before and after their coordinator denied to know them."""
+"""A transaction hangs if it is open in a log before and after its coordinator reports that it does not know it."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Coordinators:
     def __init__(self, known: TransactionDescription | None) -> None:
         self.known = known
         self.missing: ClusterError | None = None
-        """Names a coordinator that does not answer."""
+        """The error of a coordinator that does not answer."""
         self.meanwhile: Callable[[], None] = lambda: None
-        """Happens in the log while the coordinator is asked."""
+        """Changes the log while the coordinator is asked."""
 
     async def list_answered(self, timeout_s: float, *, producer_ids: Collection[int]) -> Answers[ListedTransaction]:
         assert 7 in producer_ids
@@ -54,7 +54,7 @@ class Coordinators:
 
 
 class Logs:
-    """The logs of partitions: what is open, and how far readers can read."""
+    """The logs of partitions: open transactions, and the last stable offsets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened: dict[tuple[str, int], tuple[OpenTransaction, ...] | ClusterError] = {KEY: (OPEN,)}
@@ -97,7 +97,7 @@ async def test_a_transaction_that_its_coordinator_does_not_know_hangs(
     assert (hanging.transaction, hanging.known, hanging.overdue, hanging.stable.lag) == (OPEN, known, False, 4)
 
 
-async def test_a_known_transaction_beside_one_that_hangs_does_not_hang(logs: Logs) -> None:
+async def test_a_known_transaction_in_the_same_log_as_a_hanging_one_does_not_hang(logs: Logs) -> None:
     stranger = OPEN._replace(start_offset=6, producer_id=8)
     logs.opened[KEY] = (OPEN, stranger)
     assert [each.transaction for each in (await logs.look(Coordinators(described()))).hanging] == [stranger]
@@ -109,19 +109,19 @@ async def test_a_transaction_that_ends_while_the_coordinator_is_asked_does_not_h
     assert (await logs.look(coordinators)).hanging == ()
 
 
-async def test_a_next_transaction_of_the_producer_is_not_mistaken_for_the_last_one(logs: Logs) -> None:
+async def test_a_later_transaction_of_the_producer_is_not_mistaken_for_the_earlier_one(logs: Logs) -> None:
     coordinators = Coordinators(described("CompleteCommit", (), None))
     coordinators.meanwhile = lambda: logs.opened.update({KEY: (OPEN._replace(start_offset=8),)})
     assert (await logs.look(coordinators)).hanging == ()
 
 
-async def test_partitions_that_hold_nothing_back_are_not_asked_for_their_producers(logs: Logs) -> None:
+async def test_partitions_that_hold_back_no_readers_are_not_asked_for_open_transactions(logs: Logs) -> None:
     logs.stable = {KEY: StableRange(9, 9)}
     assert (await logs.look(Coordinators(None))).opened == ()
     assert logs.asked == [[], []]
 
 
-async def test_a_transaction_far_beyond_its_time_out_hangs_although_it_is_known(logs: Logs) -> None:
+async def test_a_transaction_far_beyond_its_timeout_hangs_although_it_is_known(logs: Logs) -> None:
     late = described(open_ms=60_000 + OVERDUE_MS + 1)
     (hanging,) = (await logs.look(Coordinators(late))).hanging
     assert hanging.overdue
@@ -129,7 +129,7 @@ async def test_a_transaction_far_beyond_its_time_out_hangs_although_it_is_known(
     assert not is_overdue(described("CompleteAbort", open_ms=10_000_000), NOW_MS)
 
 
-async def test_a_partition_that_does_not_answer_is_a_problem_and_hides_no_other(logs: Logs) -> None:
+async def test_a_partition_that_does_not_answer_is_reported_and_does_not_hide_others(logs: Logs) -> None:
     logs.stable["ledger", 1] = StableRange(None, None, "no leader")
     logs.stable["x", 0] = StableRange(0, 1)
     logs.opened["x", 0] = ClusterError("NOT_LEADER_OR_FOLLOWER", "it moved")
@@ -138,7 +138,7 @@ async def test_a_partition_that_does_not_answer_is_a_problem_and_hides_no_other(
     assert found.problems == {("ledger", 1): "no leader", ("x", 0): "it moved"}
 
 
-async def test_a_transaction_whose_coordinator_may_not_have_answered_is_not_judged(logs: Logs) -> None:
+async def test_a_transaction_is_not_reported_as_hanging_while_a_coordinator_does_not_answer(logs: Logs) -> None:
     coordinators = Coordinators(None)
     coordinators.missing = ClusterError("TIMED_OUT", "broker 2: no answer", retriable=True)
     found = await logs.look(coordinators)
@@ -147,7 +147,7 @@ async def test_a_transaction_whose_coordinator_may_not_have_answered_is_not_judg
 
 
 @pytest.mark.parametrize(("known", "count"), [(described(), 0), (described("CompleteCommit", (), None), 1)])
-async def test_a_transaction_whose_coordinator_answered_is_judged_without_the_others(
+async def test_a_transaction_is_judged_once_its_own_coordinator_has_answered(
     logs: Logs, known: TransactionDescription, count: int
 ) -> None:
     coordinators = Coordinators(known)
