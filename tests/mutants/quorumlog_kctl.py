@@ -21,7 +21,7 @@ MUTANTS = (
         "super().shutdown(wait=wait, ",
         (
             "tests/unit/quorumlog/kctl/test_deadlines.py"
-            "::test_a_name_resolver_that_hangs_does_not_delay_the_end[arguments0]",
+            "::test_a_hanging_name_resolver_does_not_delay_the_end_of_a_command[arguments0]",
         ),
     ),
     Mutant(
@@ -29,13 +29,13 @@ MUTANTS = (
         "quorumlog/kctl/losses.py",
         "    with _interruptible():\n        click.confirm(",
         "    if question:\n        click.confirm(",
-        ("tests/unit/quorumlog/kctl/test_losses.py::test_ctrl_c_at_a_question_means_no",),
+        ("tests/unit/quorumlog/kctl/test_losses.py::test_ctrl_c_at_a_confirmation_changes_nothing",),
     ),
     Mutant(
         "kctl produce ends without an error before it has sent all lines if nobody reads the offsets",
         "quorumlog/kctl/context.py",
         "    ends_with_output: bool = False\n",
         "    ends_with_output: bool = True\n",
-        (f"{DATA_TESTS}::test_all_records_are_written_although_nobody_reads_their_offsets",),
+        (f"{DATA_TESTS}::test_produce_writes_all_records_although_its_output_is_closed",),
     ),
 )

@@ -33,7 +33,9 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_add_partitions(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_add_partitions_reports_the_new_number_of_partitions(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     client.replies[rpcs.ADD_PARTITIONS] = pb.AddPartitionsReply(result=OK, offset=9, topics=[resized()])
     arguments = ["topics", "add-partitions", "t", "--to", "4", "--assignment", "1:2,2:1"]
     assert run([*arguments, "-o", "json"]) == 0
@@ -73,11 +75,11 @@ def removal(client: FakeClient) -> None:
 
 
 def asked(client: FakeClient) -> list[bool]:
-    """For each RemovePartitions: whether it was a dry run."""
+    """Return for each RemovePartitions request whether it was a dry run."""
     return [request.header.validate_only for rpc, request in client.calls if rpc == rpcs.REMOVE_PARTITIONS]
 
 
-def test_removing_partitions_is_checked_then_confirmed_then_done(
+def test_remove_partitions_validates_and_warns_before_it_removes(
     client: FakeClient, records: list[int | None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removal(client)
@@ -99,7 +101,7 @@ def test_removing_partitions_is_checked_then_confirmed_then_done(
     assert seen == [True, False, False]
 
 
-def test_without_a_yes_nothing_is_removed(
+def test_remove_partitions_removes_nothing_without_confirmation(
     client: FakeClient, records: list[int | None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removal(client)
@@ -124,12 +126,12 @@ def methods(client: FakeClient) -> list[AnyRpc]:
     return [rpc for rpc, _ in client.calls]
 
 
-def test_a_topic_is_deleted_without_a_question_without_a_terminal(deletion: FakeClient) -> None:
+def test_without_a_terminal_a_topic_is_deleted_without_confirmation(deletion: FakeClient) -> None:
     assert run(["topics", "delete", "t"]) == 0
     assert methods(deletion) == [rpcs.DELETE_TOPICS]
 
 
-def test_on_a_terminal_a_topic_is_deleted_only_after_a_yes(
+def test_on_a_terminal_a_topic_is_deleted_only_after_confirmation(
     deletion: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
@@ -146,7 +148,7 @@ def test_on_a_terminal_a_topic_is_deleted_only_after_a_yes(
     assert methods(deletion).count(rpcs.DELETE_TOPICS) == 3
 
 
-def test_a_topic_that_is_missing_is_refused_without_a_question(
+def test_deletion_of_a_missing_topic_is_refused_without_a_question(
     deletion: FakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = pb.Result(error="UNKNOWN_TOPIC_OR_PARTITION", message="no topic is named 't'")
@@ -164,7 +166,7 @@ def _no(*_: object, **__: object) -> None:
     raise click.Abort
 
 
-def test_the_number_of_deleted_records_may_be_unknown(
+def test_remove_partitions_reports_an_unknown_number_of_records_as_null(
     client: FakeClient, records: list[int | None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     removal(client)
@@ -175,14 +177,16 @@ def test_the_number_of_deleted_records_may_be_unknown(
     assert "t-2 will be deleted permanently, with all their records" in captured.err
 
 
-def test_a_refused_removal_warns_of_nothing(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_removal_of_partitions_prints_no_warning(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     refused = resized(False, 3, "REASSIGNMENT_IN_PROGRESS", "t-2 is being reassigned")
     client.replies[rpcs.REMOVE_PARTITIONS] = pb.RemovePartitionsReply(result=OK, topic=refused)
     assert run(["topics", "remove-partitions", "t", "--to", "1", "--yes"]) == 5
     assert capsys.readouterr().err == "kctl: REASSIGNMENT_IN_PROGRESS: t-2 is being reassigned\n"
 
 
-def test_configs(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_configs_commands_get_set_and_unset_values(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     configs = [pb.DescribedConfig(key="a", value="1", source="topic", allowed="a number"),
                pb.DescribedConfig(key="b", value="", source="default", allowed="anything")]  # fmt: skip
     client.replies[rpcs.DESCRIBE_CONFIGS] = pb.DescribeConfigsReply(
@@ -250,7 +254,9 @@ def test_elections_are_repeated_until_no_partition_needs_one(
     assert replies == []
 
 
-def test_elections_of_a_topic_that_fail_in_part(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_elect_leaders_reports_each_partition_if_some_elections_fail(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     client.replies[rpcs.DESCRIBE_TOPICS] = described(3)
     partitions = elected("NONE", "PREFERRED_LEADER_NOT_AVAILABLE", "ELECTION_NOT_NEEDED")
     client.replies[rpcs.ELECT_LEADERS] = pb.ElectLeadersReply(result=OK, changed=True, offset=5, partitions=partitions)
@@ -261,7 +267,7 @@ def test_elections_of_a_topic_that_fail_in_part(client: FakeClient, capsys: pyte
     assert [each.index for each in client.calls[1][1].partitions] == [0, 1, 2]
 
 
-def test_an_unclean_election_warns(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unclean_election_warns_of_lost_records(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     [one] = elected("NONE")
     one.unclean = True
     client.replies[rpcs.ELECT_LEADERS] = pb.ElectLeadersReply(result=OK, changed=True, offset=5, partitions=[one])
@@ -284,7 +290,7 @@ def test_a_broker_is_unregistered(client: FakeClient, capsys: pytest.CaptureFixt
     assert "stop it" in capsys.readouterr().err
 
 
-def test_every_change_can_wait_for_the_live_brokers(client: FakeClient) -> None:
+def test_changes_with_the_wait_option_wait_until_unfenced_brokers_applied_them(client: FakeClient) -> None:
     def brokers(applied: int) -> Any:
         rows = [pb.BrokerDescription(broker_id=1, state="unfenced", metadata_offset=applied),
                 pb.BrokerDescription(broker_id=2, state="fenced", metadata_offset=-1)]  # fmt: skip

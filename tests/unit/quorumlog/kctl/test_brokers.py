@@ -62,7 +62,7 @@ def test_a_brokers_own_report_overrides_its_heartbeats(cluster: FakeClient, caps
     assert len(captured.out.splitlines()) == 3
 
 
-def test_a_cordoned_broker_is_shown_as_such(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cordoned_broker_is_shown_as_cordoned(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.replies[rpcs.DESCRIBE_BROKERS].brokers[0].cordoned = True  # broker 12
     cluster.replies[rpcs.DESCRIBE_BROKERS].brokers[1].cordoned = False
     cluster.replies[rpcs.DESCRIBE_METADATA] = metadata()
@@ -73,7 +73,7 @@ def test_a_cordoned_broker_is_shown_as_such(cluster: FakeClient, capsys: pytest.
     assert [row[header.index("cordoned")] for row in rows] == ["no", "yes"]
     assert run(["brokers", "describe", "12"]) == 0
     assert ["cordoned", "yes"] in [line.split() for line in capsys.readouterr().out.splitlines()]
-    cluster.replies[rpcs.DESCRIBE_BROKERS] = registered()  # of a version that does not report it
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = registered()  # of a version that does not report cordoned brokers
     assert [each["cordoned"] for each in documents(["brokers", "list"], capsys)] == [None, None]
 
 
@@ -114,7 +114,7 @@ def test_without_a_controller_the_nodes_own_metadata_is_shown(
     assert json.loads(capsys.readouterr().err)["message"] == "it is paused"
 
 
-def test_a_refusal_of_the_controller_is_final(cluster: FakeClient) -> None:
+def test_brokers_list_asks_no_other_node_after_the_controller_refuses(cluster: FakeClient) -> None:
     cluster.replies[rpcs.DESCRIBE_BROKERS] = ClusterError("INCONSISTENT_CLUSTER_ID", "another cluster")
     assert run(["brokers", "list"]) == 5
     assert len(cluster.calls) == 1
@@ -159,7 +159,7 @@ def test_a_broker_is_described_with_all_its_replicas(cluster: FakeClient, capsys
     assert [broker_look.is_fine(each) for each in document["replica_states"]] == [True, False, False]
 
 
-def test_problems_come_first_and_omissions_are_reported(
+def test_brokers_describe_shows_problems_first_and_reports_omitted_replicas(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.replies[rpcs.DESCRIBE_METADATA] = metadata()
@@ -183,7 +183,7 @@ def test_replicas_of_an_unavailable_broker_come_from_the_metadata(
     assert rpcs.DESCRIBE_REPLICAS not in [rpc for rpc, _ in cluster.calls]
 
 
-def test_a_broker_names_its_topics_if_all_partitions_exceed_one_answer(
+def test_brokers_describe_asks_for_the_topics_of_the_broker_if_the_full_reply_is_too_large(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refusal = ClusterError("POLICY_VIOLATION", "more than 50000 partitions")

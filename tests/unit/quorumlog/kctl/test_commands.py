@@ -24,8 +24,8 @@ OK = pb.Result(error="NONE")
 class FakeClient:
     """Records its requests.
 
-    `replies`: by method; of one node by (address, method), if it differs there.  The entries of a list answer one call
-    each, and the last one all further calls; an exception is raised.
+    replies: the answers by method, or by (address, method) for the answers of a single node.  Each entry of a list
+    answers one call, and the last entry all further calls.  An exception is raised.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,9 @@ def creation(error: str = "NONE", identical: bool = False, message: str = "") ->
     return pb.CreateTopicsReply(result=OK, topics=[topic])
 
 
-def test_create(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topics_create_sends_the_options_and_reports_the_topic(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     client.replies[rpcs.CREATE_TOPICS] = creation()
     arguments = ["topics", "create", "t", "--partitions", "3", "--config", "a=b=c", "-o", "json"]
     assert run(arguments) == 0
@@ -112,7 +114,7 @@ def test_create(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     assert [(config.key, config.value) for config in topic.configs] == [("a", "b=c")]
 
 
-def test_create_with_an_assignment(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topics_create_sends_the_given_assignment(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     client.replies[rpcs.CREATE_TOPICS] = creation()
     assert run(["topics", "create", "t", "--assignment", "1:2,2:3"]) == 0
     assert "3 partitions, replication factor 2" in capsys.readouterr().out
@@ -123,7 +125,9 @@ def test_create_with_an_assignment(client: FakeClient, capsys: pytest.CaptureFix
     assert [list(row.values) for row in topic.assignment] == [[1, 2], [2, 3]]
 
 
-def test_create_an_existing_topic(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topics_create_accepts_an_existing_topic_only_if_it_is_identical(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     client.replies[rpcs.CREATE_TOPICS] = creation("TOPIC_ALREADY_EXISTS", identical=True)
     assert run(["-o", "json", "topics", "create", "t"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -187,7 +191,7 @@ def test_wrong_usage_exits_with_2(client: FakeClient, arguments: list[str], caps
 
 
 @pytest.mark.parametrize("arguments", [[], ["topics"], ["dev"]])
-def test_a_missing_command_shows_the_available_ones(
+def test_a_missing_command_shows_the_available_commands(
     client: FakeClient, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2
@@ -201,7 +205,7 @@ def test_a_missing_command_shows_the_available_ones(
     assert error["message"] == "Missing command."
 
 
-def test_global_options_before_or_after_and_environment(
+def test_global_options_are_read_before_or_after_the_command_or_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[tuple[list[str], float]] = []
@@ -224,7 +228,9 @@ def test_global_options_before_or_after_and_environment(
     assert seen == [(["e:1"], 30.0), (["b:1", "c:2"], 3.0), (["a:1"], 4.0), (["127.0.0.1:9093"], 30.0)]
 
 
-def test_delete(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topics_delete_reports_the_deleted_topic_or_that_it_is_missing(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     missing = pb.Result(error="UNKNOWN_TOPIC_OR_PARTITION", message="no such topic")
     client.replies[rpcs.DELETE_TOPICS] = pb.DeleteTopicsReply(
         result=OK, topics=[pb.DeletedTopic(name="t", result=missing)]
@@ -261,7 +267,9 @@ def topics(leader: int = 11, isr: tuple[int, ...] = (11,)) -> Any:
     return pb.DescribeTopicsReply(result=OK, topics=[topic])
 
 
-def test_describe_shows_replica_states(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topics_describe_shows_replica_states_and_configs(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     client.replies[rpcs.DESCRIBE_TOPICS] = topics(leader=-1)
     assert run(["topics", "describe", "t", "-o", "json"]) == 0
     (document,) = json.loads(capsys.readouterr().out)
@@ -289,7 +297,9 @@ def quorum_reply() -> Any:
     )  # fmt: skip
 
 
-def test_quorum_status_and_replication(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quorum_status_and_replication_show_the_leader_and_the_lag(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     client.replies[rpcs.DESCRIBE_QUORUM] = quorum_reply()
     assert run(["quorum", "status", "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -338,7 +348,7 @@ def test_a_follower_does_not_report_an_unreachable_leader_as_leading(
     assert json.loads(capsys.readouterr().out)["leader_answers"] is None
 
 
-def test_health(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cluster_health_reports_problems(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     client.replies |= {
         rpcs.DESCRIBE_QUORUM: quorum_reply(),
         rpcs.DESCRIBE_TOPICS: topics(),
@@ -355,7 +365,7 @@ def test_health(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["problems"] == ["nobody"]
 
 
-def test_watching_prints_a_line_only_if_it_differs(
+def test_cluster_health_watch_prints_a_line_only_if_the_health_changed(
     client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("quorumlog.kctl.cluster.WATCH_INTERVAL_S", 0.01)
@@ -420,7 +430,7 @@ def test_debug_shows_the_traceback(client: FakeClient, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_prints_a_script_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["completion", shell]) == 0
     assert "_KCTL_COMPLETE" in capsys.readouterr().out
 
@@ -446,7 +456,7 @@ def commands(command: click.Command, path: tuple[str, ...] = ()) -> dict[str, cl
 
 def test_every_change_has_the_options_dry_run_wait_and_timeout() -> None:
     found = commands(cli)
-    assert found.keys() >= READING | OF_ITS_OWN, "the lists contain everything"
+    assert found.keys() >= READING | OF_ITS_OWN, "each listed command exists"
     for name, command in found.items():
         options = {option for parameter in command.params for option in parameter.opts}
         assert {"--timeout", "--output", "--controllers"} <= options, name

@@ -1,4 +1,4 @@
-"""Lines to records, and records to batches."""
+"""kctl produce and consume: lines, records, batches and errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.unit.quorumlog.wire.framing import body_of, record, sealed
 T = TypeVar("T")
 
 
-def test_lines_have_one_key_each_or_all_the_same() -> None:
+def test_lines_have_a_key_of_their_own_or_share_one_key() -> None:
     assert _LineParser(None, None)(b"a:b") == (None, b"a:b")
     assert _LineParser(b"k", None)(b"v") == (b"k", b"v")
     assert _LineParser(None, b":")(b"k:v:w") == (b"k", b"v:w")
@@ -73,7 +73,7 @@ def test_no_record_is_lost_and_each_partition_keeps_its_order(
     assert seen == expected
 
 
-def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_limited_in_records_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "BATCH_RECORDS_MAX", 3)
     batches = _split(_Target("t", 0, 1), [(None, b"x")] * 8, 0)
     assert [len(records) for _, records in batches] == [3, 3, 2]
@@ -83,7 +83,9 @@ def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"a\nb\n", b"a\nb", b"\n\na", b"x" * 300 + b"\n" + b"y"])
-async def test_lines_of_a_file(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lines_of_a_file_are_read_across_chunks(
+    text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(inputs, "CHUNK_BYTES", 7)
     file = tmp_path / "lines"
     file.write_bytes(text)
@@ -107,7 +109,7 @@ async def test_lines_of_a_named_pipe_are_returned_as_they_arrive(tmp_path: Path)
     assert [line async for some in lines for line in some] == [b"d"]
 
 
-async def test_lines_of_a_terminal_do_not_make_its_output_non_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_lines_from_a_terminal_does_not_make_it_non_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
     keyboard, terminal = os.openpty()  # the output of the command has the same open file description
     with os.fdopen(keyboard, "wb", buffering=0) as typed, os.fdopen(terminal) as standard_input:
         monkeypatch.setattr("sys.stdin", standard_input)
@@ -119,7 +121,7 @@ async def test_lines_of_a_terminal_do_not_make_its_output_non_blocking(monkeypat
         assert [line async for some in lines for line in some] == [b"b"]
 
 
-async def test_lines_of_a_socket_do_not_make_its_output_non_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_lines_from_a_socket_does_not_make_it_non_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()  # sshd gives a command one socket for both standard input and output
     with ours, os.fdopen(theirs.detach()) as standard_input:
         monkeypatch.setattr("sys.stdin", standard_input)
@@ -136,7 +138,7 @@ async def test_lines_of_a_socket_do_not_make_its_output_non_blocking(monkeypatch
         assert [line async for some in lines for line in some] == [b"c"]
 
 
-async def test_the_wait_for_a_line_from_a_socket_can_be_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_wait_for_a_line_from_a_socket_can_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     with ours, os.fdopen(theirs.detach()) as standard_input:
         monkeypatch.setattr("sys.stdin", standard_input)
@@ -145,7 +147,7 @@ async def test_the_wait_for_a_line_from_a_socket_can_be_given_up(monkeypatch: py
                 await anext(_lines(None))
 
 
-async def test_a_named_pipe_without_a_writer_can_be_given_up(tmp_path: Path) -> None:
+async def test_reading_a_named_pipe_without_a_writer_can_be_cancelled(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     found: list[bytes] = []
@@ -157,7 +159,7 @@ async def test_a_named_pipe_without_a_writer_can_be_given_up(tmp_path: Path) -> 
     await asyncio.get_running_loop().shutdown_default_executor()  # as at the end of every command
 
 
-async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_line_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "CHUNK_BYTES", 7)
     monkeypatch.setattr(data, "LINE_MAX_BYTES", 20)
     file = tmp_path / "lines"
@@ -194,7 +196,7 @@ async def _collect(source: AsyncIterator[list[T]], found: list[T]) -> None:
         (ClusterError("INVALID_CONFIG", "no"), "INVALID_CONFIG: no"),
     ],
 )
-def test_the_error_of_a_reader_is_reported(
+def test_consume_reports_the_error_of_a_reader_task(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, said: str
 ) -> None:
     async def fail() -> None:
@@ -212,7 +214,7 @@ def test_the_error_of_a_reader_is_reported(
 async def test_consume_leaves_a_former_leader_that_still_answers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is cut off from the other brokers, but not from kctl, and has no new records."""
+    """The former leader is disconnected from the other brokers, but not from kctl, and has no new records."""
     monkeypatch.setattr(data, "LEADERS_AGE_S", 0.1)
     monkeypatch.setattr(cluster_module, "ROTATE_S", 0.05)
     async with fake_brokers(2) as brokers, client_of(brokers) as cluster:
@@ -242,7 +244,7 @@ async def test_consume_leaves_a_former_leader_that_still_answers(
 
 
 class OneFetch:
-    """A consumer whose every fetch gives the same bytes."""
+    """A consumer whose fetches all return the same bytes."""
 
     def __init__(self, records: bytes) -> None:
         self.records = memoryview(records)
@@ -266,7 +268,7 @@ async def test_records_before_an_unreadable_batch_are_returned_before_its_error(
     assert pieces.empty()
 
 
-async def test_unreadable_batch_without_an_end_offers_no_offset_to_continue() -> None:
+async def test_an_unreadable_batch_without_an_end_offers_no_offset_to_continue() -> None:
     pieces: asyncio.Queue[Any] = asyncio.Queue()
     await data._read(OneFetch(b"\0" * 70), "t", 0, 0, None, pieces, None)
     assert pieces.get_nowait() == (0, [])
@@ -318,7 +320,7 @@ async def no_line_arrives_for_a_while() -> None:
         await asyncio.sleep(0)
 
 
-def test_an_offset_is_printed_when_it_is_acknowledged_not_with_the_next_line(
+def test_produce_prints_an_acknowledged_offset_without_waiting_for_the_next_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed: list[str] = []
@@ -332,7 +334,7 @@ def test_an_offset_is_printed_when_it_is_acknowledged_not_with_the_next_line(
     assert json.loads(printed[0]) == {"topic": "t", "partition": 0, "offset": 7}
 
 
-def test_a_failed_delivery_is_reported_although_no_line_arrives(
+def test_produce_reports_a_failed_delivery_without_waiting_for_the_next_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def lines() -> AsyncIterator[list[data.Pair]]:
@@ -345,7 +347,7 @@ def test_a_failed_delivery_is_reported_although_no_line_arrives(
     assert json.loads(capsys.readouterr().err)["message"] == "t-0 is deleted"
 
 
-def test_offsets_that_are_acknowledged_are_printed_although_an_earlier_batch_fails(
+def test_produce_prints_acknowledged_offsets_although_an_earlier_batch_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(data, "BATCH_RECORDS_MAX", 1)
@@ -361,7 +363,7 @@ def test_offsets_that_are_acknowledged_are_printed_although_an_earlier_batch_fai
 
 
 @pytest.mark.parametrize(("last", "code"), [(6, 0), (ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, "deleted"), 3)])
-def test_all_records_are_written_although_nobody_reads_their_offsets(
+def test_produce_writes_all_records_although_its_output_is_closed(
     last: int | ClusterError, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, writer = os.pipe()
@@ -379,7 +381,7 @@ def test_all_records_are_written_although_nobody_reads_their_offsets(
     assert left == []
 
 
-def test_a_record_without_a_timestamp_has_none_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_without_a_timestamp_has_a_null_timestamp_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert data.NO_TIMESTAMP == record_batch.NO_TIMESTAMP
     for timestamp_ms, shown in ((1_000, 1_000), (-1, None)):
         one = Record(5, timestamp_ms, False, None, b"v", ())
@@ -387,7 +389,7 @@ def test_a_record_without_a_timestamp_has_none_in_json(capsys: pytest.CaptureFix
         assert json.loads(capsys.readouterr().out)["timestamp"] == shown
 
 
-def test_ctrl_c_says_which_records_may_be_missing(
+def test_interrupted_produce_reports_which_records_may_be_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def lines() -> AsyncIterator[list[data.Pair]]:
@@ -399,13 +401,15 @@ def test_ctrl_c_says_which_records_may_be_missing(
     assert error["message"] == "records whose offsets were not shown may not have been written"
 
 
-async def test_no_more_is_read_than_a_file_may_contain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_read_stops_at_the_chunk_that_exceeds_the_maximum_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(inputs, "CHUNK_BYTES", 7)
     (tmp_path / "endless").write_bytes(bytes(10_000))
     assert len(await inputs.read(str(tmp_path / "endless"), "the plan", 10)) == 14
 
 
-async def test_the_input_is_read_no_further_after_a_batch_has_failed() -> None:
+async def test_produce_stops_reading_its_input_after_a_batch_has_failed() -> None:
     sent, reading = data._Sent(Context(), "t"), asyncio.Event()
     failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     failed.set_exception(ClusterError(ApiError.TIMED_OUT, "no answer"))

@@ -129,7 +129,7 @@ Body = Callable[..., Coroutine[Any, Any, Any]]
 
 
 def body(command: click.Command) -> Body:
-    """Run the command without its own loop."""
+    """Return the coroutine function of a command, without the event loop that kctl runs it in."""
     return cast(Body, cast(Any, command.callback).__wrapped__)
 
 
@@ -175,7 +175,7 @@ def test_all_requests_of_a_command_share_its_timeout(
     async def test() -> float:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        with contextlib.suppress(ClusterError):  # it is reported; only the duration counts
+        with contextlib.suppress(ClusterError):  # the error is reported; only the duration counts
             await body(command)(Context(timeout_s=GIVEN_S), *arguments)
         return loop.time() - began
 
@@ -183,7 +183,7 @@ def test_all_requests_of_a_command_share_its_timeout(
 
 
 @pytest.mark.parametrize("timeout_s", [1.0, GIVEN_S])
-def test_a_command_that_does_not_end_by_itself_is_ended(timeout_s: float) -> None:
+def test_a_command_that_exceeds_its_timeout_is_ended_after_a_grace_period(timeout_s: float) -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -196,7 +196,7 @@ def test_a_command_that_does_not_end_by_itself_is_ended(timeout_s: float) -> Non
     run(test())
 
 
-def test_a_timeout_of_a_step_is_not_reported_as_that_of_the_command() -> None:
+def test_a_timeout_of_one_step_is_not_reported_as_the_timeout_of_the_command() -> None:
     async def step() -> None:
         raise TimeoutError("of a step")
 
@@ -204,7 +204,7 @@ def test_a_timeout_of_a_step_is_not_reported_as_that_of_the_command() -> None:
         run(Context(timeout_s=GIVEN_S).within_limit(step()))
 
 
-def test_the_time_before_the_loop_runs_counts() -> None:
+def test_the_time_before_the_event_loop_runs_counts_towards_the_timeout() -> None:
     async def test() -> float:
         return Context(timeout_s=GIVEN_S, spent_s=3.0).left_s
 
@@ -212,7 +212,7 @@ def test_the_time_before_the_loop_runs_counts() -> None:
 
 
 class Hanging(Slow):
-    """Two voters without a leader, which answer little and late, and a third one, which does not answer."""
+    """Two voters without a leader, which answer late and not every request, and a third voter that does not answer."""
 
     def __init__(self) -> None:
         super().__init__(rpcs.DESCRIBE_METADATA)
@@ -232,7 +232,7 @@ class Hanging(Slow):
 
 @pytest.mark.parametrize("given_s", [4.0, 10.0, 30.0])
 @pytest.mark.parametrize("spent_s", [0.0, 2.0])
-def test_doctor_reports_what_it_has_found_when_its_time_is_up(
+def test_doctor_reports_its_findings_when_its_timeout_expires(
     given_s: float, spent_s: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The report must not be lost because the last requests, or the start of a busy machine, took a second longer."""
@@ -257,7 +257,7 @@ def test_doctor_reports_what_it_has_found_when_its_time_is_up(
 
 
 @pytest.mark.parametrize("spent_s", [0.0, 2.0])
-def test_health_is_shown_also_after_a_slow_start(
+def test_cluster_health_is_shown_after_a_slow_start(
     spent_s: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Context, "client", lambda context: Slow(rpcs.DESCRIBE_QUORUM))
@@ -271,7 +271,7 @@ def test_health_is_shown_also_after_a_slow_start(
     assert (document["healthy"], len(document["problems"])) == (False, 1)
 
 
-def test_a_command_that_follows_something_is_not_ended() -> None:
+def test_a_following_command_has_no_time_limit() -> None:
     async def test() -> float:
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -304,7 +304,7 @@ def test_the_timeout_starts_over_after_a_prompt() -> None:
     assert run(test()) == pytest.approx(1.0)
 
 
-def test_the_time_of_a_prompt_does_not_count() -> None:
+def test_start_over_restores_the_full_timeout_of_a_command() -> None:
     async def test() -> None:
         context = Context(timeout_s=GIVEN_S)
         assert context.left_s == GIVEN_S
@@ -317,7 +317,7 @@ def test_the_time_of_a_prompt_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["groups", "list"], ["consume", "t"]])
-def test_a_name_resolver_that_hangs_does_not_delay_the_end(
+def test_a_hanging_name_resolver_does_not_delay_the_end_of_a_command(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A look-up cannot be cancelled, and the end of an event loop waits for the threads of its own executor."""
@@ -327,7 +327,7 @@ def test_a_name_resolver_that_hangs_does_not_delay_the_end(
     def hang(host: str, *rest: Any, **options: Any) -> Any:
         if host != "broker.example":
             return look_up(host, *rest, **options)
-        released.wait(20)  # less than forever, so that this test fails
+        released.wait(20)  # a limit, so that this test fails instead of hanging
         ended.set()
         raise socket.gaierror(socket.EAI_AGAIN, "no answer")
 
@@ -356,7 +356,7 @@ def test_a_name_resolver_that_hangs_does_not_delay_the_end(
         ["state-changes", "--follow"],
     ],
 )
-def test_a_command_that_follows_something_reports_why_it_could_not_begin(
+def test_a_following_command_reports_why_it_could_not_begin(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as closed:
@@ -388,7 +388,7 @@ def test_a_time_that_is_not_a_number_is_wrong_usage(arguments: list[str], capsys
         ["groups", "reset-offsets", "g", "--from-file", "-"],
     ],
 )
-def test_a_command_does_not_wait_for_its_input_longer_than_its_time(
+def test_a_command_does_not_wait_for_its_input_longer_than_its_timeout(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reader, writer = os.pipe()

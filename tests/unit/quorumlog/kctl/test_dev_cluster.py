@@ -54,7 +54,7 @@ def test_ports_in_use_are_skipped(tmp_path: Path) -> None:
     assert cluster.nodes[0].control != f"127.0.0.1:{port}"
 
 
-async def test_a_node_whose_port_another_program_has_is_not_started(tmp_path: Path) -> None:
+async def test_a_node_is_not_started_if_another_program_uses_one_of_its_ports(tmp_path: Path) -> None:
     """The other program might be a node of another cluster, which would report that it is ready."""
     cluster = dev_cluster.plan(tmp_path, 1, 1, 22_000, made_dir=False)
     broker = cluster.nodes[1]
@@ -73,12 +73,12 @@ async def test_a_node_whose_port_another_program_has_is_not_started(tmp_path: Pa
             assert broken.pid == 0
 
 
-def test_no_free_ports(tmp_path: Path) -> None:
+def test_a_plan_without_enough_free_ports_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no free port"):
         dev_cluster.plan(tmp_path, 9, 64, 65_500, made_dir=False)
 
 
-def test_the_record_survives_and_a_broken_one_is_named(tmp_path: Path) -> None:
+def test_the_stored_cluster_is_loaded_unchanged_and_a_broken_file_is_reported(tmp_path: Path) -> None:
     assert dev_cluster.load(tmp_path) is None
     cluster = dev_cluster.plan(tmp_path, 1, 1, 22_000, made_dir=True)
     cluster.save()
@@ -91,7 +91,7 @@ def test_the_record_survives_and_a_broken_one_is_named(tmp_path: Path) -> None:
             dev_cluster.load(tmp_path)
 
 
-def test_a_cluster_of_an_older_release_starts_with_todays_module_names(tmp_path: Path) -> None:
+def test_a_cluster_of_an_older_release_is_loaded_with_current_module_names(tmp_path: Path) -> None:
     cluster = dev_cluster.plan(tmp_path, 1, 1, 22_000, made_dir=True)
     cluster.save()
     path = tmp_path / "cluster.json"
@@ -143,7 +143,7 @@ def test_two_commands_on_one_folder_exclude_each_other(tmp_path: Path) -> None:
     assert caught.value.retriable
 
 
-def test_down_stops_nodes_that_were_started_just_before_it_had_the_lock(
+def test_dev_down_stops_nodes_that_were_started_while_it_waited_for_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "cluster"
@@ -201,7 +201,7 @@ def test_a_process_that_is_being_started_counts_as_running(
     assert not processes.is_ours(stranger.pid, mark, "/data")
 
 
-async def test_only_the_process_that_was_recorded_is_ended(stranger: subprocess.Popen[bytes], tmp_path: Path) -> None:
+async def test_stop_nodes_ends_only_the_recorded_process(stranger: subprocess.Popen[bytes], tmp_path: Path) -> None:
     mark = processes.start_mark(stranger.pid)
     assert mark is not None
     said: list[str] = []
@@ -235,7 +235,7 @@ async def test_a_process_that_does_not_stop_is_killed(tmp_path: Path, monkeypatc
         assert said == ["voter-1 did not stop within 0.1 s: killed"]
 
 
-def test_removal_deletes_only_files_that_up_created(tmp_path: Path) -> None:
+def test_removal_deletes_only_files_that_dev_up_created(tmp_path: Path) -> None:
     home, theirs = tmp_path / "dev", tmp_path / "theirs" / "data"
     theirs.mkdir(parents=True)
     (home / "voter-1" / "data").mkdir(parents=True)
@@ -251,7 +251,7 @@ def test_removal_deletes_only_files_that_up_created(tmp_path: Path) -> None:
     assert theirs.is_dir()
 
 
-async def test_a_node_that_fails_shows_its_log_and_nothing_stays(tmp_path: Path) -> None:
+async def test_dev_start_shows_the_log_of_a_node_that_failed_and_stops_the_others(tmp_path: Path) -> None:
     cluster = dev_cluster.plan(tmp_path, 1, 1, 23_000, made_dir=False)
     sleeper = [sys.executable, "-c", "import signal; print('here'); signal.pause()", cluster.nodes[0].data_dir]
     cluster.nodes[0].command = sleeper
@@ -269,7 +269,7 @@ async def test_a_node_that_fails_shows_its_log_and_nothing_stays(tmp_path: Path)
     assert processes.start_mark(cluster.nodes[0].pid) != cluster.nodes[0].mark
 
 
-async def test_readiness_has_a_deadline(tmp_path: Path) -> None:
+async def test_dev_start_stops_nodes_that_are_not_ready_within_the_timeout(tmp_path: Path) -> None:
     cluster = dev_cluster.plan(tmp_path, 1, 0, 24_000, made_dir=False)
     cluster.nodes[0].command = [sys.executable, "-c", "import signal; signal.pause()", cluster.nodes[0].data_dir]
     with pytest.raises(QuorumlogError, match=r"voter-1 was not ready within 0\.2 s"):
@@ -277,7 +277,7 @@ async def test_readiness_has_a_deadline(tmp_path: Path) -> None:
     assert not cluster.nodes[0].is_running
 
 
-async def test_an_interrupt_leaves_nothing_running(tmp_path: Path) -> None:
+async def test_an_interrupted_dev_start_stops_its_nodes(tmp_path: Path) -> None:
     cluster = dev_cluster.plan(tmp_path, 1, 0, 25_000, made_dir=False)
     cluster.nodes[0].command = [sys.executable, "-c", "import signal; signal.pause()", cluster.nodes[0].data_dir]
     started = asyncio.Event()
@@ -323,7 +323,7 @@ def test_an_ended_process_has_no_start_mark_and_gets_no_signal() -> None:
     assert processes.command_line(process.pid) == []
 
 
-def test_a_process_runs_until_its_last_thread_has_ended() -> None:
+def test_a_process_counts_as_running_until_its_last_thread_has_ended() -> None:
     """Threads of a killed process may end after its main thread.  Until then its ports are in use."""
     program = """
 import ctypes, sys, threading

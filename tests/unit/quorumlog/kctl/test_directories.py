@@ -24,7 +24,7 @@ KEY = ("t", 0)
 
 
 class FakeLogDirs:
-    """Brokers 11 and 12 with the directories /a and /b; t-0 is in /a.  finishes: a look ends all moves."""
+    """Brokers 11 and 12 with the directories /a and /b; t-0 is in /a.  finishes: a description completes all moves."""
 
     def __init__(self) -> None:
         self.where: dict[int, str | None] = {11: "/a", 12: "/a"}
@@ -109,7 +109,7 @@ START = ("reassign", "start", "--plan", "-")
 VERIFY = ("reassign", "verify", "--plan", "-")
 
 
-def test_moves_are_shown_with_the_bytes_that_they_have_left(
+def test_brokers_moves_shows_how_many_bytes_each_move_still_has_to_copy(
     log_dirs: FakeLogDirs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said(capsys, 0, "brokers", "moves")[0] == "no replica moves between directories\n"
@@ -123,7 +123,7 @@ def test_moves_are_shown_with_the_bytes_that_they_have_left(
     assert json.loads(said(capsys, 0, "brokers", "moves", "--broker", "11", "-o", "json")[0]) == []
 
 
-def test_a_broker_that_does_not_answer_hides_no_other(
+def test_brokers_moves_shows_other_brokers_although_one_does_not_answer(
     log_dirs: FakeLogDirs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log_dirs.moving[12] = "/b"
@@ -151,7 +151,7 @@ def test_a_plan_moves_replicas_to_the_directories_that_it_names(
     assert "not as planned: t-0" in said(capsys, 1, *VERIFY)[1]
 
 
-def test_a_dry_run_requests_no_directory(
+def test_a_dry_run_of_a_plan_moves_no_replica(
     log_dirs: FakeLogDirs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned(monkeypatch, "any", "/b")
@@ -159,7 +159,7 @@ def test_a_dry_run_requests_no_directory(
     assert not log_dirs.requests
 
 
-def test_a_directory_is_chosen_before_its_replica_exists(
+def test_a_planned_directory_is_requested_before_its_replica_exists(
     log_dirs: FakeLogDirs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log_dirs.where[12] = None
@@ -170,7 +170,7 @@ def test_a_directory_is_chosen_before_its_replica_exists(
         assert log_dirs.requests == [(12, {KEY: "/b"})]
 
 
-def test_a_plan_with_a_directory_that_no_broker_can_use_changes_nothing(
+def test_a_plan_with_an_unusable_directory_or_a_refused_reassignment_moves_nothing(
     log_dirs: FakeLogDirs, client: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned(monkeypatch, "/b", "/c")
@@ -184,7 +184,7 @@ def test_a_plan_with_a_directory_that_no_broker_can_use_changes_nothing(
     assert not log_dirs.requests
 
 
-def test_a_refusal_by_a_broker_names_the_replica(
+def test_the_error_of_a_refused_directory_names_the_replica(
     log_dirs: FakeLogDirs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned(monkeypatch, "any", "/b")
@@ -193,7 +193,7 @@ def test_a_refusal_by_a_broker_names_the_replica(
         assert text in said(capsys, 4, *START)[1]
 
 
-def test_a_move_that_ends_elsewhere_is_reported(
+def test_a_cancelled_move_between_directories_is_reported(
     log_dirs: FakeLogDirs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned(monkeypatch, "any", "/b")

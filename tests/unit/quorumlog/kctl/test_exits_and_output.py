@@ -41,7 +41,7 @@ from quorumlog.wire.errors import ApiError
         ("FAILED", False, 1),
     ],
 )
-def test_exit_codes(code: str, retriable: bool, exit_status: int) -> None:
+def test_error_codes_determine_the_exit_code(code: str, retriable: bool, exit_status: int) -> None:
     assert exit_code(ClusterError(code, "m", retriable=retriable)) == exit_status
 
 
@@ -55,7 +55,7 @@ def test_every_error_has_a_meaningful_exit_code() -> None:
             assert code in ((3, 4) if error.retriable else (1,) if error in FAILURES else (2, 3, 5, 6)), error
 
 
-def test_exit_codes_of_other_errors() -> None:
+def test_other_exceptions_determine_the_exit_code() -> None:
     assert exit_code(ConfigError("bad")) == 2
     assert exit_code(TimeoutError()) == 4
     assert exit_code(ConnectionRefusedError()) == 4
@@ -63,7 +63,7 @@ def test_exit_codes_of_other_errors() -> None:
     assert exit_code(ZeroDivisionError()) == 1
 
 
-def test_values_are_shown_as_text_or_absent() -> None:
+def test_uuids_node_ids_and_bytes_are_shown_as_text_or_null() -> None:
     assert uuid_text(bytes(range(16))) == "AAECAwQFBgcICQoLDA0ODw"
     assert uuid_text(bytes(16)) is None
     assert uuid_text(b"") is None
@@ -83,15 +83,15 @@ def test_an_error_is_one_line_of_problem_cause_and_next_step() -> None:
     assert "\n" not in Output("json").describe(error)
 
 
-def test_tables_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_cells_are_not_truncated(capsys: pytest.CaptureFixture[str]) -> None:
     Output("table").table(("id", "value"), [[1, "x" * 500], [2, None], [3, [1, 2]], [4, True], [5, []]], title="title")
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [line.rstrip() for line in lines], "no invisible characters"
+    assert lines == [line.rstrip() for line in lines], "no spaces at the ends of lines"
     rows = [line.split() for line in lines]
     assert rows == [["title"], ["id", "value"], ["1", "x" * 500], ["2", "-"], ["3", "1,2"], ["4", "yes"], ["5", "-"]]
 
 
-def test_tables_are_not_cut_on_a_narrow_terminal(
+def test_table_cells_are_not_truncated_on_a_narrow_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -102,7 +102,7 @@ def test_tables_are_not_cut_on_a_narrow_terminal(
 
 
 @pytest.mark.parametrize("ends_if_closed", [False, True])
-def test_only_a_command_without_another_purpose_ends_if_nobody_reads_its_output(
+def test_closed_output_is_an_error_only_for_commands_that_end_with_their_output(
     ends_if_closed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exit code of `kctl cluster health | head -1` must not depend on the moment at which `head` ends."""
@@ -130,10 +130,10 @@ def test_only_a_command_without_another_purpose_ends_if_nobody_reads_its_output(
         ("state-changes", False),
     ],
 )
-def test_commands_that_only_show_something_end_if_nobody_reads_it(
+def test_commands_that_only_follow_changes_end_when_their_output_is_closed(
     command: str, ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others have a result, which is their exit code, or end anyway."""
+    """The exit code of the other commands is their result, or they end without a closed output as well."""
     context = Context()
     monkeypatch.setattr("quorumlog.kctl.main.Context", lambda **_: context)
     monkeypatch.setattr(Context, "lift_limit", lambda _context: None)  # no node answers
@@ -149,7 +149,7 @@ def test_tables_do_not_interpret_markup_in_cells(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("is_terminal", "no_color", "coloured"), [(True, "", True), (True, "1", False), (False, "", False)]
 )
-def test_colours_only_on_a_terminal_that_wants_them(
+def test_colours_are_used_only_on_a_terminal_without_no_color(
     is_terminal: bool,
     no_color: str,
     coloured: bool,
@@ -163,7 +163,7 @@ def test_colours_only_on_a_terminal_that_wants_them(
     assert out == ("\033[31mtwo words\033[0m\n" if coloured else "two words\n")
 
 
-def test_long_text_is_broken_between_words_on_a_terminal_only(
+def test_long_text_is_wrapped_between_words_only_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = " ".join(["orders-12"] * 12)
@@ -191,12 +191,12 @@ def test_an_empty_list_of_controllers_is_wrong_usage(given: str, capsys: pytest.
 @pytest.mark.parametrize(
     "code", ["TOPIC_ALREADY_EXISTS", "INVALID_TOPIC_EXCEPTION", "INVALID_CONFIG", "MESSAGE_TOO_LARGE", "IO_ERROR"]
 )
-def test_an_error_without_a_next_step_has_that_of_its_code(code: str) -> None:
+def test_an_error_without_a_next_step_gets_the_default_next_step_of_its_code(code: str) -> None:
     assert json.loads(Output("json").describe(ClusterError(code, "m")))["next"]
     assert json.loads(Output("json").describe(ClusterError(code, "m", "its own")))["next"] == "its own"
     assert json.loads(Output("json").describe(OSError(5, "Input/output error")))["next"] == ApiError.IO_ERROR.next_step
 
 
-def test_a_missing_file_has_a_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_of_a_missing_file_has_a_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["metadata", "dump", str(tmp_path / "nowhere")]) == 3
     assert "No such file or directory (next: give the data directory" in capsys.readouterr().err

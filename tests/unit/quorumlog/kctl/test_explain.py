@@ -78,7 +78,9 @@ def test_text_shows_the_state_and_then_the_changes_with_their_causes(
     assert captured.err == "as of offset 16 of the metadata log\n"
 
 
-def test_omitted_changes_are_counted(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_reports_why_earlier_changes_are_not_shown(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     client.replies |= {rpcs.DESCRIBE_QUORUM: quorum_reply(), rpcs.EXPLAIN_PARTITION: reply(complete=False, begins=9)}
     assert run(["explain", "t-0"]) == 0
     assert "the node's log begins at offset 9" in capsys.readouterr().err
@@ -95,7 +97,7 @@ def test_omitted_changes_are_counted(client: FakeClient, capsys: pytest.CaptureF
     assert ([change["offset"] for change in document["chain"]], document["complete"]) == ([14], False)
 
 
-def test_another_node_answers_when_the_leader_does_not(client: FakeClient) -> None:
+def test_explain_asks_another_node_when_the_leader_does_not_answer(client: FakeClient) -> None:
     silent = ClusterError("UNAVAILABLE", "no answer from a:1", retriable=True)
     client.replies |= {
         rpcs.DESCRIBE_QUORUM: quorum_reply(), ("a:1", rpcs.EXPLAIN_PARTITION): silent, rpcs.EXPLAIN_PARTITION: reply(),
@@ -104,7 +106,9 @@ def test_another_node_answers_when_the_leader_does_not(client: FakeClient) -> No
     assert [rpc for rpc, _ in client.calls].count(rpcs.EXPLAIN_PARTITION) == 2
 
 
-def test_a_refusal_of_the_leader_is_final(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_asks_no_other_node_after_the_leader_refuses(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     unknown = ClusterError("UNKNOWN_TOPIC_OR_PARTITION", "no topic is named 't'", "kctl topics list")
     client.replies |= {
         rpcs.DESCRIBE_QUORUM: quorum_reply(), ("a:1", rpcs.EXPLAIN_PARTITION): unknown, rpcs.EXPLAIN_PARTITION: reply(),
@@ -129,5 +133,5 @@ def test_an_invalid_partition_is_wrong_usage(client: FakeClient, text: str) -> N
         (302_000, "5 min 2 s"), (7_500_000, "2 h 5 min"), (273_600_000, "3 d 4 h"), (-12, "-12 ms"),
     ],
 )  # fmt: skip
-def test_durations(duration_ms: int, text: str) -> None:
+def test_durations_are_shown_in_at_most_two_units(duration_ms: int, text: str) -> None:
     assert duration_text(duration_ms) == text

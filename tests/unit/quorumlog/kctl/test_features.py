@@ -14,7 +14,9 @@ from tests.unit.quorumlog.kctl.test_commands import OK, FakeClient, client
 __all__ = ["client"]
 
 
-def test_describe(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_features_describe_shows_levels_and_the_nodes_that_limit_them(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     feature = pb.DescribedFeature(name="metadata.version", level=1, lowest=1, highest=2, limited_by=[11, 12])
     client.replies[rpcs.DESCRIBE_FEATURES] = pb.DescribeFeaturesReply(result=OK, offset=5, features=[feature])
     assert run(["features", "describe", "-o", "json"]) == 0
@@ -33,7 +35,7 @@ def test_describe(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out.splitlines()[1].split() == ["metadata.version", "1", "1", "2", "11,12"]
 
 
-def test_upgrade(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_features_upgrade_reports_the_new_level(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     client.replies[rpcs.UPGRADE_FEATURE] = pb.UpgradeFeatureReply(result=OK, changed=True, offset=9, level=2)
     assert run(["features", "upgrade", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == {

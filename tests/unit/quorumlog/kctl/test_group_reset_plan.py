@@ -1,4 +1,4 @@
-"""Where a reset moves offsets, and what its times and files may contain."""
+"""The offsets that a reset of a group chooses, and the times and files that it accepts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def after(target: Target, committed: dict[tuple[str, int], int] | None = None) -
     return [(each.after, each.note) for each in moves(target, RANGES, committed or {}, {A: 7, B: 7})]
 
 
-def test_each_target_finds_its_offset() -> None:
+def test_each_reset_target_determines_its_offset() -> None:
     assert after(Target(Kind.EARLIEST)) == [(0, None), (10, None)]
     assert after(Target(Kind.LATEST)) == [(100, None), (50, None)]
     assert after(Target(Kind.OFFSET, 20)) == [(20, None), (20, None)]
@@ -60,7 +60,7 @@ def test_only_a_different_offset_is_a_change() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(-(2**62), 2**62), st.integers(0, 10**6))
-def test_an_offset_never_leaves_the_log(start: int, size: int, shift: int, committed: int) -> None:
+def test_a_shifted_offset_stays_within_the_log(start: int, size: int, shift: int, committed: int) -> None:
     log = LogRange(start, start + size)
     (move,) = moves(Target(Kind.SHIFT, shift), {A: log}, {A: committed}, {})
     assert log.start <= move.after <= log.end
@@ -76,12 +76,12 @@ def test_an_offset_never_leaves_the_log(start: int, size: int, shift: int, commi
         ("1970-01-01T02:00:00.001+02:00", 1),
     ],
 )
-def test_datetimes(text: str, at_ms: int) -> None:
+def test_datetimes_are_parsed_to_milliseconds(text: str, at_ms: int) -> None:
     assert parse_datetime(text) == at_ms
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "1969-12-31T23:59:59Z", "2026-13-01"])
-def test_datetimes_that_are_refused(text: str) -> None:
+def test_invalid_datetimes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not like|is before 1970"):
         parse_datetime(text)
 
@@ -90,17 +90,17 @@ def test_datetimes_that_are_refused(text: str) -> None:
     ("text", "duration_ms"),
     [("90s", 90_000), ("1h30m", 5_400_000), ("2d1h", 176_400_000), ("PT1H30M", 5_400_000), ("P1DT0.5S", 86_400_500)],
 )
-def test_durations(text: str, duration_ms: int) -> None:
+def test_durations_are_parsed_to_milliseconds(text: str, duration_ms: int) -> None:
     assert parse_duration(text) == duration_ms
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "5", "1h 30m", "-1h", "1y", "30m1h"])
-def test_durations_that_are_refused(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not like 90s"):
         parse_duration(text)
 
 
-def test_files_of_kafkas_tool_and_of_kctl() -> None:
+def test_offset_files_of_kafkas_tool_and_of_kctl_are_parsed() -> None:
     assert parse_file("a,0,5\n\na,1,6\n", "g") == {A: 5, B: 6}
     assert parse_file('"g","a",0,5\nother,a,1,6\n', "g") == {A: 5}
     assert parse_file("TOPIC,PARTITION,NEW-OFFSET\na, 0, 5", "g") == {A: 5}
@@ -137,7 +137,7 @@ def test_files_of_kafkas_tool_and_of_kctl() -> None:
         ('[{"group": 1, "topic": "a", "partition": 0, "offset": 1}]', "a group that is not text"),
     ],
 )
-def test_files_that_are_refused(text: str, problem: str) -> None:
+def test_invalid_offset_files_are_refused(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse_file(text, "g")
 

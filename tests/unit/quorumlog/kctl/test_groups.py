@@ -1,4 +1,4 @@
-"""kctl groups over real machines and listeners: output, exit codes, and every refusal."""
+"""kctl groups with the real state machines of groups and real listeners: output, exit codes, and every refusal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_state_that_does_not_exist_is_wrong_usage(bench: Bench) -> None:
     assert bench.refused(2, "list", "--state", "happy")["error"] == "USAGE"
 
 
-def test_a_group_is_described(bench: Bench) -> None:
+def test_groups_describe_shows_the_state_and_members_of_a_group(bench: Bench) -> None:
     member_id = bench.join()
     document = bench.json("describe", G)
     assert document["members"] == [
@@ -75,7 +75,7 @@ def test_a_group_is_described(bench: Bench) -> None:
         ("reset-offsets", "c", "--topic", "orders", "--to-latest"),
     ],
 )
-def test_a_missing_group_is_not_found(bench: Bench, arguments: tuple[str, ...]) -> None:
+def test_commands_on_a_missing_group_fail_with_group_id_not_found(bench: Bench, arguments: tuple[str, ...]) -> None:
     error = bench.refused(3, *arguments)
     assert (error["error"], error["retriable"]) == ("GROUP_ID_NOT_FOUND", False)
     assert "kctl groups list" in error["next"]
@@ -94,7 +94,7 @@ def test_a_missing_group_is_not_found(bench: Bench, arguments: tuple[str, ...]) 
         ("reset-offsets", G, "--all-topics", "--to-latest"),
     ],
 )
-def test_without_a_coordinator_commands_are_unavailable(bench: Bench, arguments: tuple[str, ...]) -> None:
+def test_group_commands_time_out_while_the_coordinator_is_loading(bench: Bench, arguments: tuple[str, ...]) -> None:
     bench.commit(1)
     bench.groups.refusal = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
     error = bench.refused(4, *arguments, timeout="0.6")
@@ -118,7 +118,7 @@ def test_a_broker_that_hangs_does_not_hide_the_groups_of_others(bench: Bench, co
     assert "broker 2: " in bench.errors
 
 
-def test_following_shows_the_lags_that_are_known(bench: Bench) -> None:
+def test_following_lag_shows_known_groups_although_a_broker_hangs(bench: Bench) -> None:
     bench.commit(1, 2)
     bench.do(lambda: bench.groups.hangs.add(2))
     code, out = bench.say("lag", "--follow", "--interval", "0.1", "-o", "json", timeout="3")
@@ -152,7 +152,7 @@ def test_a_rebalance_in_progress_names_the_members_that_it_waits_for(bench: Benc
     assert [each["member_id"] for each in bench.json("explain", G)["awaited"]] == [member_id]
 
 
-def test_an_empty_group_is_explained(bench: Bench) -> None:
+def test_groups_explain_shows_since_when_a_group_is_empty(bench: Bench) -> None:
     bench.commit(1)
     document = bench.json("explain", G)
     assert (document["empty_since_at"][:2], document["last_joined"], document["rebalances"]) == ("20", None, [])
@@ -162,7 +162,7 @@ def test_an_empty_group_is_explained(bench: Bench) -> None:
 # -- lag
 
 
-def test_the_lag_of_each_partition(bench: Bench) -> None:
+def test_groups_lag_reports_partitions_without_a_committed_offset(bench: Bench) -> None:
     member_id = bench.join()
     rows = bench.json("lag", G)
     assert [(row["partition"], row["lag"], row["member_id"], row["problem"]) for row in rows] == [
@@ -172,7 +172,7 @@ def test_the_lag_of_each_partition(bench: Bench) -> None:
     assert (code, bench.errors) == (0, "orders-0: no offset is committed\n")
 
 
-def test_the_lag_of_a_group_without_members(bench: Bench) -> None:
+def test_groups_lag_shows_the_lag_of_a_group_without_members(bench: Bench) -> None:
     bench.commit(1, 2)
     rows = bench.json("lag", G)
     assert [(row["committed_offset"], row["log_start_offset"], row["log_end_offset"], row["lag"]) for row in rows] == [
@@ -183,7 +183,7 @@ def test_the_lag_of_a_group_without_members(bench: Bench) -> None:
     assert out.splitlines()[0] == f"{G}  type=classic state=Empty lag=3"
 
 
-def test_the_lag_of_all_groups(bench: Bench) -> None:
+def test_groups_lag_without_a_group_name_shows_all_groups(bench: Bench) -> None:
     bench.commit(1, 2)
     (row,) = bench.json("lag")
     assert row == {
@@ -199,7 +199,7 @@ def test_the_lag_of_all_groups(bench: Bench) -> None:
     assert "orders-0" in bench.say("lag")[1]
 
 
-def test_following_prints_a_line_for_each_sample_until_the_time_is_up(bench: Bench) -> None:
+def test_following_lag_prints_each_sample_until_the_timeout(bench: Bench) -> None:
     bench.commit(1, 2)
     code, out = bench.say("lag", G, "--follow", "--interval", "0.1", "-o", "json", timeout="1")
     samples = [json.loads(line) for line in out.splitlines()]
@@ -212,7 +212,7 @@ def test_following_prints_a_line_for_each_sample_until_the_time_is_up(bench: Ben
     assert f"  {G}  Empty  lag=3  change=+0  worst=orders-0 (3)" in out
 
 
-def test_following_ends_once_nobody_reads_the_samples(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_lag_ends_when_its_output_is_closed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.commit(1, 2)
     reader, writer = os.pipe()
     os.close(reader)  # as `| head -1` does after the first line
@@ -227,7 +227,7 @@ def test_an_interval_without_follow_is_wrong_usage(bench: Bench) -> None:
     assert bench.refused(2, "lag", G, "--interval", "1")["error"] == "USAGE"
 
 
-def test_a_partition_whose_figures_are_unusual_has_a_problem() -> None:
+def test_lag_reports_partitions_without_a_leader_or_with_offsets_outside_the_log() -> None:
     lost = ClusterError("LEADER_NOT_AVAILABLE", "t-0: no leader", retriable=True)
     offset = CommittedOffset(5)
     assert partition_lag(("t", 0), offset, 0, 9, None).problem is None
@@ -273,7 +273,9 @@ def test_offsets_are_reset_and_a_repetition_changes_nothing(bench: Bench) -> Non
         (("--by-duration", "1h"), [4, 2]),
     ],
 )
-def test_each_way_to_name_the_offsets(bench: Bench, where: tuple[str, ...], expected: list[int]) -> None:
+def test_reset_offsets_supports_each_way_to_choose_the_offsets(
+    bench: Bench, where: tuple[str, ...], expected: list[int]
+) -> None:
     bench.commit(1, 2)
     bench.json("reset-offsets", G, "--topic", "orders", *where)
     assert bench.offsets() == expected
@@ -285,7 +287,7 @@ def test_only_the_named_partitions_are_reset(bench: Bench) -> None:
     assert bench.offsets() == [1, 0]
 
 
-def test_a_lag_that_was_saved_is_restored(bench: Bench, tmp_path: Path) -> None:
+def test_reset_offsets_restores_offsets_that_groups_lag_printed(bench: Bench, tmp_path: Path) -> None:
     bench.commit(1, 2)
     saved = tmp_path / "offsets.json"
     saved.write_text(json.dumps(bench.json("lag", G)))
@@ -297,7 +299,7 @@ def test_a_lag_that_was_saved_is_restored(bench: Bench, tmp_path: Path) -> None:
     assert bench.offsets() == [1, 0]
 
 
-def test_an_active_group_is_refused_and_its_members_are_named(bench: Bench) -> None:
+def test_reset_offsets_refuses_an_active_group_and_names_its_members(bench: Bench) -> None:
     bench.commit(1, 2)
     member_id = bench.join()
     error = bench.refused(5, "reset-offsets", G, "--all-topics", "--to-latest")
@@ -306,14 +308,14 @@ def test_an_active_group_is_refused_and_its_members_are_named(bench: Bench) -> N
     assert bench.offsets() == [1, 2]
 
 
-def test_a_group_that_does_not_exist_gets_offsets_only_on_request(bench: Bench) -> None:
+def test_reset_offsets_creates_a_missing_group_only_with_the_create_option(bench: Bench) -> None:
     reset = ("reset-offsets", G, "--topic", "orders", "--to-latest")
     assert "--create" in bench.refused(3, *reset)["next"]
     assert bench.json(*reset, "--create")["state"] is None
     assert bench.offsets() == [4, 2]
 
 
-def test_missing_topics_and_partitions_are_refused_before_anything_is_set(bench: Bench, tmp_path: Path) -> None:
+def test_reset_offsets_refuses_missing_partitions_before_it_sets_any_offset(bench: Bench, tmp_path: Path) -> None:
     bench.commit(1, 2)
     file = tmp_path / "offsets"
     file.write_text("orders,0,3\norders,7,3\n")
@@ -354,7 +356,7 @@ def test_without_committed_offsets_all_topics_and_shifts_are_refused(bench: Benc
         ("--from-file", "/dev/null"),
     ],
 )
-def test_wrong_usage_of_a_reset(bench: Bench, arguments: tuple[str, ...]) -> None:
+def test_invalid_options_of_reset_offsets_are_wrong_usage(bench: Bench, arguments: tuple[str, ...]) -> None:
     bench.commit(1, 2)
     assert bench.refused(2, "reset-offsets", G, *arguments)["error"] == "USAGE"
     assert bench.offsets() == [1, 2]
@@ -374,7 +376,7 @@ def test_a_group_is_deleted_and_then_missing(bench: Bench) -> None:
     assert bench.json("delete", G, "--if-exists")["changed"] is False
 
 
-def test_a_group_with_members_is_not_deleted_and_does_not_keep_the_others(bench: Bench) -> None:
+def test_deletion_skips_a_group_with_members_and_deletes_the_others(bench: Bench) -> None:
     bench.join()
     bench.do(lambda: commit_offsets(bench.groups, "d", 1))
     code, out = bench.say("delete", G, "d", "-o", "json")
@@ -387,7 +389,7 @@ def test_a_group_with_members_is_not_deleted_and_does_not_keep_the_others(bench:
     assert "'app' at 10.0.0.7" in json.loads(bench.errors)["message"]
 
 
-def test_a_coordinator_that_hangs_does_not_hide_which_groups_are_deleted(bench: Bench) -> None:
+def test_deletion_reports_deleted_groups_although_another_coordinator_hangs(bench: Bench) -> None:
     bench.commit(1, 2)
     bench.do(lambda: bench.groups.hangs.add(2))
     of_the_other = ("a", "c", "e", "g", "i", "k")

@@ -24,7 +24,7 @@ def shown(path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("path", groups())
-def test_the_help_of_a_group_is_complete_at_80_columns(
+def test_the_help_of_a_command_group_is_complete_at_80_columns(
     path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = shown(path, capsys, monkeypatch)
@@ -44,7 +44,7 @@ def test_the_help_of_a_group_is_complete_at_80_columns(
 
 
 @pytest.mark.parametrize("path", groups())
-def test_a_group_shows_examples_that_can_be_typed(
+def test_the_help_of_a_command_group_shows_examples_that_parse(
     path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = shown(path, capsys, monkeypatch)
@@ -56,7 +56,7 @@ def test_a_group_shows_examples_that_can_be_typed(
 
 
 def parse(command: click.Command, words: list[str], parent: click.Context) -> None:
-    """Raises: click.UsageError: this cannot be typed."""
+    """Parse the words of a command line.  Raises click.UsageError if no command accepts them."""
     context = click.Context(command, parent=parent)
     rest = command.parse_args(context, [word if word not in ("lines.txt",) else "/dev/null" for word in words])
     if isinstance(command, click.Group):

@@ -11,7 +11,9 @@ from quorumlog.kctl import groups
 from quorumlog.kctl.main import run as kctl
 
 
-def test_ctrl_c_at_a_question_means_no(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_at_a_confirmation_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """asyncio turns the first Ctrl-C into a cancellation of the task, which the prompt would ignore."""
 
     def answer(_question: str) -> str:
@@ -19,7 +21,7 @@ def test_ctrl_c_at_a_question_means_no(monkeypatch: pytest.MonkeyPatch, capsys: 
         return "y"
 
     def opened(*_: Any) -> Any:
-        raise AssertionError("the command went on")
+        raise AssertionError("the command continued")
 
     monkeypatch.setattr("click.termui.visible_prompt_func", answer)
     monkeypatch.setattr(groups, "can_ask", lambda: True)

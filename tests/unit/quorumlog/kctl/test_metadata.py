@@ -256,7 +256,7 @@ def test_at_shows_only_the_requested_topics(nodes: Nodes, kctl: Said) -> None:
     assert kctl("at", "end", "--topic", "gone")[0] == 3
 
 
-def test_diff_is_nothing_between_equal_states_and_small_for_a_small_change(nodes: Nodes, kctl: Said) -> None:
+def test_diff_is_empty_for_equal_states_and_lists_a_single_change(nodes: Nodes, kctl: Said) -> None:
     end = only(nodes).end
     code, out, err = kctl("diff", str(end), "end")
     assert (code, out, "no differences" in err) == (0, "", True)
@@ -326,7 +326,7 @@ def test_an_offset_before_the_history_is_requested_from_every_node(nodes: Nodes,
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_tail_finds_a_node_that_is_not_behind_or_times_out(
+def test_tail_continues_at_a_node_that_is_not_behind_or_times_out(
     nodes: Nodes, kctl: Said, is_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first node reports the end.  Then the client prefers the second node, which is behind.
@@ -427,7 +427,7 @@ def test_every_kind_of_record_is_described() -> None:
     assert line.text == "unknown: upgrade kctl to read it"
 
 
-def test_a_change_shows_what_it_changes_and_why() -> None:
+def test_a_partition_change_shows_the_changed_fields_and_the_reason() -> None:
     topic, directory = UUID(bytes=TOPIC), UUID(int=9 << 64)
     line = shown(
         PartitionChange(

@@ -56,7 +56,7 @@ def said(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return words(diff(old, new))
 
 
-def test_a_failover_of_many_partitions_is_a_few_lines() -> None:
+def test_diff_shows_a_failover_of_many_partitions_in_a_few_lines() -> None:
     old = state(topics=[topic("t", *(partition(index, 1, 1, 2, 3, leader_epoch=index) for index in range(5000)))])
     new = copy.deepcopy(old)
     for index in (*range(2000), 4000):
@@ -129,12 +129,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("old", "new", "lines"), CASES)
-def test_differences_in_words(old: dict[str, Any], new: dict[str, Any], lines: list[str]) -> None:
+def test_diff_describes_each_change_in_words(old: dict[str, Any], new: dict[str, Any], lines: list[str]) -> None:
     assert said(old, new) == lines
 
 
 @pytest.mark.parametrize(("old", "new", "lines"), CASES)
-def test_a_diff_and_its_reverse_correspond(old: dict[str, Any], new: dict[str, Any], lines: list[str]) -> None:
+def test_the_reverse_diff_contains_the_same_changes_reversed(
+    old: dict[str, Any], new: dict[str, Any], lines: list[str]
+) -> None:
     turned = {"added": "removed", "removed": "added", "changed": "changed"}
     back = {(turned[c.change], c.what, c.name, c.field, str(c.after), str(c.before)) for c in diff(new, old)}
     assert back == {(c.change, c.what, c.name, c.field, str(c.before), str(c.after)) for c in diff(old, new)}

@@ -121,7 +121,7 @@ def test_each_step_towards_a_target_is_reported_once(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("later", [described(1, 2, 3), described(1, 2, 3, target=(1, 2, 5))])
-def test_a_target_that_was_cancelled_or_replaced_is_not_waited_for(later: quorum_pb2.DescribeQuorumReply) -> None:
+def test_waiting_fails_if_the_target_was_cancelled_or_replaced(later: quorum_pb2.DescribeQuorumReply) -> None:
     client = Scripted(described(1, 2, 3, target=TARGET), later)
     with pytest.raises(ClusterError, match=r"target was cancelled|target was replaced by voters 1,2,5") as found:
         follow(client, lambda progress: progress.reached(TARGET, 8))
@@ -136,13 +136,15 @@ def test_a_wait_ends_at_its_timeout() -> None:
     assert found.value.next_step == "the change continues; to watch it: kctl alter-quorum --wait"
 
 
-def test_a_wait_without_a_target_follows_the_present_one() -> None:
+def test_waiting_without_a_given_target_waits_for_the_current_target() -> None:
     client = Scripted(described(1, 2, 3, target=TARGET), described(1, 2, 3, 4, target=TARGET), described(2, 3, 4))
     assert len(follow(client, lambda progress: progress.reached(None, 0)).voters) == 3
     assert len(follow(Scripted(described(1, 2)), lambda progress: progress.reached(None, 0)).voters) == 2
 
 
-def test_an_addition_is_requested_until_the_node_is_a_voter(capsys: pytest.CaptureFixture[str]) -> None:
+def test_adding_a_voter_is_requested_until_the_controller_accepts_the_request(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     client = Scripted(
         described(1, 2, 3),
         described(1, 2, 3, observers={4: 70}),
@@ -187,7 +189,9 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     return scripted
 
 
-def test_the_commands_that_wait(client: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+def test_add_voter_and_alter_quorum_with_the_wait_option_report_their_result(
+    client: Scripted, capsys: pytest.CaptureFixture[str]
+) -> None:
     client.changes = [pb.ChangeVotersReply(result=OK, changed=True, offset=8) for _ in range(2)]
     assert kctl(["add-voter", "4@n4:1", "--wait", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["changed"] is True
@@ -199,7 +203,7 @@ def test_the_commands_that_wait(client: Scripted, capsys: pytest.CaptureFixture[
     assert kctl(["alter-quorum"]) == 2
 
 
-def test_an_interrupted_wait_reports_that_it_cancels_nothing(
+def test_an_interrupted_wait_reports_that_the_change_continues(
     client: Scripted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def interrupted(timeout_s: float) -> Any:
@@ -213,7 +217,7 @@ def test_an_interrupted_wait_reports_that_it_cancels_nothing(
     assert "--cancel" in said
 
 
-def test_the_status_shows_the_problem_of_a_target_and_the_last_leaderships_end(
+def test_quorum_status_shows_the_target_problem_and_how_the_last_leadership_ended(
     client: Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held = described(1, 2, 3, target=TARGET, target_problem="no node answers at n4:1", target_step="add node 4")
@@ -237,7 +241,7 @@ def test_the_status_shows_the_problem_of_a_target_and_the_last_leaderships_end(
     assert document["preferred_problem"] is None
 
 
-def test_the_status_shows_why_no_preferred_voter_leads(client: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quorum_status_shows_why_no_preferred_voter_leads(client: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
     held = described(1, 2, 3)
     held.preferred_problem = "the disk of node 3 was slow lately: 600 ms for a write"
     client.script = [held]

@@ -19,7 +19,7 @@ from quorumlog.wire.v1 import node_pb2, quorum_pb2
 OK = pb.Result(error="NONE")
 UNREACHABLE = ClusterError("UNAVAILABLE", "no answer from h:12", retriable=True)
 WAITS = object()
-"""The answer of a broker that answers once all were asked."""
+"""The answer of a broker that waits until all brokers were asked."""
 
 
 class Brokers:
@@ -74,7 +74,9 @@ def purge(*more: str) -> int:
     return run(["-o", "json", "brokers", "purge-strays", *more])
 
 
-def test_all_brokers_are_asked(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_purge_strays_asks_all_brokers_and_lists_the_deleted_replicas(
+    use: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     brokers = Brokers(["a", "b"], [], ["c"])
     use(brokers)
     assert purge() == 0
@@ -88,7 +90,7 @@ def test_all_brokers_are_asked(use: Any, capsys: pytest.CaptureFixture[str]) -> 
     assert brokers.asked == [("h:11", False), ("h:12", False), ("h:13", False)]
 
 
-def test_a_dry_run_only_lists(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_of_purge_strays_only_lists_replicas(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
     brokers = Brokers(["a"], ["b"])
     use(brokers)
     assert purge("--dry-run", "--broker", "12") == 0
@@ -97,7 +99,7 @@ def test_a_dry_run_only_lists(use: Any, capsys: pytest.CaptureFixture[str]) -> N
     assert brokers.asked == [("h:12", True)]
 
 
-def test_a_broker_that_does_not_answer_is_named_after_the_others_were_asked(
+def test_purge_strays_asks_the_other_brokers_and_names_one_that_does_not_answer(
     use: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use(Brokers(["a"], UNREACHABLE, ["c"]))
@@ -107,20 +109,20 @@ def test_a_broker_that_does_not_answer_is_named_after_the_others_were_asked(
     assert json.loads(captured.err.splitlines()[-1])["message"] == "the command failed on brokers 12"
 
 
-def test_a_slow_broker_does_not_delay_the_others(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_purge_strays_asks_all_brokers_at_the_same_time(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
     use(Brokers(WAITS, ["b"]))
     assert purge("--timeout", "20") == 0
     assert [each["topic"] for each in json.loads(capsys.readouterr().out)["strays"]] == ["b"]
 
 
-def test_an_unknown_broker(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_purge_strays_refuses_an_unknown_broker(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
     brokers = Brokers(["a"])
     use(brokers)
     assert purge("--broker", "99") == 3
     assert (brokers.asked, capsys.readouterr().out) == ([], "")
 
 
-def test_nothing_to_delete(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_purge_strays_reports_that_there_are_no_strays(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
     use(Brokers([], []))
     assert purge() == 0
     assert json.loads(capsys.readouterr().out) == {"changed": False, "offset": None, "strays": []}

@@ -126,7 +126,7 @@ def test_every_read_is_answered_without_a_controller(
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
-def test_health_reports_whether_a_controller_confirmed_it(
+def test_cluster_health_reports_whether_a_controller_confirmed_the_state(
     client: FakeClient, capsys: pytest.CaptureFixture[str], is_confirmed: bool
 ) -> None:
     (with_controller if is_confirmed else without_controller)(client)
@@ -139,9 +139,7 @@ def test_health_reports_whether_a_controller_confirmed_it(
     assert (document["offset"], document["unconfirmed"]) == (None, None), "nothing was read"
 
 
-def test_changes_are_never_answered_without_a_controller(
-    client: FakeClient, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changes_are_refused_without_a_controller(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     without_controller(client)
     client.replies[rpcs.CREATE_TOPICS] = NOBODY
     assert run(["topics", "create", "t"]) == 4
@@ -166,7 +164,7 @@ async def test_a_controller_is_asked_before_a_topic_is_reported_missing(
     assert len(confirmed) == (0 if (known_there, partition) == (True, 0) else 1)
 
 
-async def test_brokers_are_looked_up_at_any_node_the_unfenced_first(client: FakeClient) -> None:
+async def test_broker_addresses_come_from_any_node_with_unfenced_brokers_first(client: FakeClient) -> None:
     without_controller(client)
     reply = client.replies["h1:1", rpcs.DESCRIBE_BROKERS]
     reply.brokers.add(broker_id=3, state="fenced").endpoints.add(name="C", host="a", port=3)
@@ -178,7 +176,7 @@ async def test_brokers_are_looked_up_at_any_node_the_unfenced_first(client: Fake
 
 
 class LargeCluster(FakeClient):
-    """One answer describes at most two topics; topics `gone` were deleted after the names were read."""
+    """One answer describes at most two topics; topic `gone` was deleted after the names were read."""
 
     names = ("a", "b", "c", "d", "e", "gone")
 
@@ -233,12 +231,14 @@ def test_health_and_drain_cover_all_topics_of_a_large_cluster(
     assert run(["reassign", "generate", "--drain", "99"]) == 3, "an empty plan would look as if broker 99 were drained"
     assert "broker 99 is not registered (next: kctl brokers list)" in capsys.readouterr().err
     large.replies[rpcs.DESCRIBE_BROKERS].brokers.remove(large.replies[rpcs.DESCRIBE_BROKERS].brokers[0])
-    assert run(["reassign", "generate", "--drain", "11", "-o", "json"]) == 0, "it is unregistered, but has replicas"
+    assert run(["reassign", "generate", "--drain", "11", "-o", "json"]) == 0, (
+        "broker 11 is unregistered, but has replicas"
+    )
     assert json.loads(capsys.readouterr().out)["plan"]["partitions"] == planned
 
 
 @pytest.mark.parametrize("command", [["topics", "list"], ["topics", "describe", "a"], ["reassign", "generate"]])
-def test_a_topic_that_does_not_fit_into_one_answer_is_refused(client: FakeClient, command: list[str]) -> None:
+def test_commands_fail_if_a_topic_does_not_fit_into_one_reply(client: FakeClient, command: list[str]) -> None:
     whole = node_pb2.DescribeMetadataReply(result=FINE, topics=[pb.TopicDescription(name=each) for each in "abc"])
     client.answer({rpcs.DESCRIBE_QUORUM: quorum_reply(), rpcs.DESCRIBE_METADATA: whole})
     client.replies[rpcs.DESCRIBE_TOPICS] = ClusterError("POLICY_VIOLATION", "70000 partitions")

@@ -27,7 +27,7 @@ SILENT = ClusterError("UNAVAILABLE", "no answer", retriable=True)
 
 
 def ongoing(topic: str = "t", index: int = 0, **changes: Any) -> Any:
-    """11,12 to 11,13, which is not in sync yet."""
+    """Return a reassignment from brokers 11,12 to 11,13; broker 13 is not in sync yet."""
     lists = {"replicas": [11, 13, 12], "adding": [13], "removing": [12], "isr": [11, 12], "leader": 11, **changes}
     return pb.OngoingReassignment(topic=topic, index=index, **lists)
 
@@ -37,7 +37,7 @@ def going_on(*partitions: Any) -> Any:
 
 
 def altered(*rows: tuple[int, bool, str], changed: bool | None = None) -> Any:
-    """(partition of t, whether it changed, message)."""
+    """Return a reply with these rows: partition of topic t, whether it changed, message."""
     reply = pb.AlterReassignmentsReply(result=OK, offset=9)
     for index, is_changed, message in rows:
         result = pb.Result(error="NONE", message=message)
@@ -47,7 +47,7 @@ def altered(*rows: tuple[int, bool, str], changed: bool | None = None) -> Any:
 
 
 def brokers(**fenced: bool) -> Any:
-    """`b13=True`: broker 13 is fenced."""
+    """Return a reply that lists brokers; `b13=True` means that broker 13 is fenced."""
     reply = pb.DescribeBrokersReply(result=OK)
     for name, is_fenced in fenced.items():
         reply.brokers.add(broker_id=int(name[1:]), state="fenced" if is_fenced else "unfenced")
@@ -56,7 +56,7 @@ def brokers(**fenced: bool) -> Any:
 
 @pytest.fixture
 def cluster(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> FakeClient:
-    """t-0 is on its way from 11,12 to 11,13; all brokers are active, and none reports sizes."""
+    """t-0 is being moved from 11,12 to 11,13; all brokers are unfenced, and none reports sizes."""
     monkeypatch.setattr(reassign_progress, "LOOK_S", 0.01)
     client.replies |= {
         rpcs.DESCRIBE_QUORUM: quorum_reply(),
@@ -101,7 +101,7 @@ class Input:
 
 @pytest.fixture
 def plan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Both partitions of t to 11,13."""
+    """Standard input contains a plan that moves both partitions of t to 11,13."""
     rows = [{"topic": "t", "partition": index, "replicas": [11, 13]} for index in (0, 1)]
     with typed(monkeypatch, {"partitions": rows}):
         yield
@@ -117,7 +117,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, document: object) -> Iterator[None]:
 
 
 def described(*rows: tuple[int, ...]) -> Any:
-    """Topic t with these replicas."""
+    """Return a reply that describes topic t with these replicas."""
     topic = pb.TopicDescription(name="t", result=OK)
     for index, row in enumerate(rows):
         replicas = [metadata_pb2.Replica(broker_id=each) for each in row]
@@ -130,7 +130,7 @@ def asked(client: FakeClient, rpc: AnyRpc) -> int:
 
 
 @pytest.mark.usefixtures("plan")
-def test_reassignments_in_progress_are_reported_and_waited_for(
+def test_start_reports_reassignments_in_progress_and_waits_for_them(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there, moving = "t-1 is already there", "t-0 is already being moved there"
@@ -154,7 +154,7 @@ def test_reassignments_in_progress_are_reported_and_waited_for(
 
 
 @pytest.mark.usefixtures("plan")
-def test_some_reassignments_start_and_some_are_in_progress(
+def test_start_counts_new_reassignments_and_those_in_progress_together(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, "moving"), (1, True, ""))
@@ -199,7 +199,7 @@ def test_a_reassignment_that_is_cancelled_elsewhere_does_not_count_as_moved(
 
 
 @pytest.mark.usefixtures("plan")
-def test_a_reassignment_that_is_replaced_elsewhere_is_not_waited_for(
+def test_start_does_not_wait_for_a_reassignment_that_was_replaced_elsewhere(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     elsewhere = ongoing(index=1, replicas=[11, 14, 12], adding=[14])
@@ -212,7 +212,9 @@ def test_a_reassignment_that_is_replaced_elsewhere_is_not_waited_for(
 
 
 @pytest.mark.usefixtures("plan")
-def test_a_satisfied_plan_waits_for_nothing(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_is_already_satisfied_does_not_wait(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, "t-0 is there"), (1, False, "t-1 is there"))
     cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on()
     assert run([*START, "--wait"]) == 0
@@ -222,7 +224,9 @@ def test_a_satisfied_plan_waits_for_nothing(cluster: FakeClient, capsys: pytest.
 
 
 @pytest.mark.usefixtures("plan")
-def test_another_throttle_is_a_change(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_start_with_a_different_throttle_reports_a_change(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, ""), (1, False, ""), changed=True)
     assert run([*START, "--throttle", "1M"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "the throttle is changed"
@@ -232,7 +236,7 @@ def test_another_throttle_is_a_change(cluster: FakeClient, capsys: pytest.Captur
 
 
 @pytest.mark.usefixtures("plan")
-def test_another_target_is_refused_with_the_controllers_message(
+def test_start_reports_why_the_controller_refuses_a_different_target(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.replies[rpcs.ALTER_REASSIGNMENTS] = ClusterError(
@@ -254,7 +258,7 @@ def test_another_target_is_refused_with_the_controllers_message(
         (None, "INVALID_REPLICA_ASSIGNMENT", 2),
     ],
 )
-def test_a_broker_that_is_down_is_a_precondition_and_one_that_is_not_registered_is_not_found(
+def test_start_reports_whether_a_target_broker_is_fenced_or_not_registered(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str], there: dict[str, bool] | None, error: str, code: int
 ) -> None:
     cluster.replies[rpcs.DESCRIBE_BROKERS] = SILENT if there is None else brokers(**there)
@@ -273,14 +277,14 @@ def test_a_partition_that_waits_for_a_broker_is_not_shown_as_copying(
 ) -> None:
     assert status(capsys) == [("copying", [])]
     cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=True, b13=False)
-    assert status(capsys) == [("copying", [])], "the removed replica is not waited for"
+    assert status(capsys) == [("copying", [])], "the reassignment does not wait for the removed replica"
     cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=False, b13=True)
     assert status(capsys) == [("broker_down", [13])]
     cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=False)
-    assert status(capsys) == [("broker_down", [13])], "one that was unregistered is not listed"
+    assert status(capsys) == [("broker_down", [13])], "an unregistered broker counts as down"
     cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on(ongoing(isr=[13], replicas=[11, 13, 12]))
     cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=True, b12=False, b13=False)
-    assert status(capsys) == [("broker_down", [11])], "all added replicas are in sync, but one that stays is not"
+    assert status(capsys) == [("broker_down", [11])], "all added replicas are in sync, but a replica that stays is not"
     cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on(ongoing(leader=-1))
     assert status(capsys) == [("no_leader", [])]
     cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on()
@@ -360,7 +364,7 @@ def test_a_plan_is_cancelled_although_some_of_its_partitions_have_moved(
 
 @pytest.mark.parametrize("which", [["--all"], ["--topic", "t"], ["--plan", "-"]])
 @pytest.mark.usefixtures("plan")
-def test_a_reassignment_that_ends_meanwhile_does_not_keep_others_from_being_cancelled(
+def test_cancel_continues_although_one_of_the_reassignments_ends_meanwhile(
     cluster: FakeClient, which: list[str]
 ) -> None:
     cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing(), ongoing(index=1)), going_on(ongoing())]
@@ -390,7 +394,7 @@ def test_single_partitions_of_a_topic_are_cancelled(cluster: FakeClient, capsys:
         (["--partition", "0"], "give one of --plan FILE.json, --topic T and --all", 2),
     ],
 )
-def test_partitions_that_cannot_be_cancelled_are_refused(
+def test_cancel_refuses_missing_partitions_and_invalid_options(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str], arguments: list[str], error: str, code: int
 ) -> None:
     assert run(["reassign", "cancel", *arguments]) == code

@@ -75,7 +75,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("text", sorted(BAD))
-def test_each_error_of_a_plan_is_named(text: str) -> None:
+def test_parse_explains_each_error_of_a_plan(text: str) -> None:
     with pytest.raises(ClusterError) as raised:
         parse(text)
     assert raised.value.code == "INVALID_PLAN"
@@ -84,7 +84,7 @@ def test_each_error_of_a_plan_is_named(text: str) -> None:
     assert exit_code(raised.value) == ExitCode.USAGE
 
 
-def test_the_file_of_a_bad_plan_is_named_with_an_example(
+def test_the_error_of_an_invalid_plan_names_its_file_and_shows_an_example(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "moves.json"
@@ -112,7 +112,7 @@ def test_the_file_of_a_bad_plan_is_named_with_an_example(
     st.lists(inner, max_size=3)
     | st.dictionaries(st.sampled_from(["version", "partitions", "topic", "partition", "replicas", "plan"]), inner)
 )))  # fmt: skip
-def test_any_json_is_read_or_refused_by_name(value: object) -> None:
+def test_any_json_is_read_as_a_plan_or_refused_as_an_invalid_plan(value: object) -> None:
     refused = ""
     try:
         found = parse(json.dumps(value))
@@ -122,7 +122,7 @@ def test_any_json_is_read_or_refused_by_name(value: object) -> None:
     assert refused in ("", "INVALID_PLAN")
 
 
-# Made
+# Generated plans
 
 
 def spread(moves: list[Move]) -> tuple[Counter[int], Counter[int]]:
@@ -144,14 +144,14 @@ def test_a_new_broker_gets_its_share_with_the_fewest_moves() -> None:
     assert moved(current, planned)[0] == 6
 
 
-def test_a_plan_can_empty_a_broker() -> None:
+def test_a_plan_can_drain_a_broker() -> None:
     current = [Move("t", number, tuple((number + step) % 4 + 1 for step in range(3))) for number in range(8)]
     planned = propose(current, dict.fromkeys((1, 2, 3)))
     assert all(set(move.replicas) == {1, 2, 3} for move in planned)
     assert moved(current, planned)[0] == 6
 
 
-def test_racks_outrank_an_even_load() -> None:
+def test_spreading_over_racks_takes_precedence_over_an_even_load() -> None:
     racks = {1: "a", 2: "a", 3: "a", 4: "b"}
     planned = propose([Move("t", number, (1, 2)) for number in range(6)], racks)
     assert all(4 in move.replicas for move in planned)
@@ -159,7 +159,7 @@ def test_racks_outrank_an_even_load() -> None:
     assert [replicas[broker] for broker in (1, 2, 3)] == [2, 2, 2]
 
 
-def test_another_replication_factor() -> None:
+def test_a_plan_can_change_the_replication_factor() -> None:
     current = [Move("t", 0, (1,)), Move("t", 1, (1,))]
     assert {len(move.replicas) for move in propose(current, dict.fromkeys((1, 2, 3)), 3)} == {3}
     with pytest.raises(ClusterError) as raised:
@@ -169,7 +169,7 @@ def test_another_replication_factor() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_plans_are_valid_spread_and_even(data: st.DataObject) -> None:
+def test_generated_plans_are_valid_balanced_and_spread_over_racks(data: st.DataObject) -> None:
     all_ids = list(range(1, 8))
     wanted = data.draw(st.lists(st.sampled_from(all_ids), min_size=1, max_size=7, unique=True))
     racks = {broker: data.draw(st.sampled_from([None, "a", "b"])) for broker in wanted}

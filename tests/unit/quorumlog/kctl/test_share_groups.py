@@ -1,4 +1,4 @@
-"""kctl groups about share groups: what it shows and deletes, and what it refuses by name."""
+"""kctl groups with share groups: output, resets, deletions and refusals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_share_group_is_listed_and_described(bench: Bench, shares: FakeShares)
 # -- lag
 
 
-def test_the_lag_of_each_share_partition(bench: Bench, shares: FakeShares) -> None:
+def test_groups_lag_shows_the_lag_of_each_share_partition(bench: Bench, shares: FakeShares) -> None:
     rows = bench.json("lag", G)
     assert [(row["partition"], row["start_offset"], row["log_end_offset"], row["lag"]) for row in rows] == [
         (0, 1, 4, 3),
@@ -65,7 +65,7 @@ def test_the_lag_of_each_share_partition(bench: Bench, shares: FakeShares) -> No
     assert out.splitlines()[1].split() == ["topic", "partition", "start_offset", "log_end_offset", "lag"]
 
 
-def test_a_lag_that_the_coordinator_does_not_know_is_unknown(bench: Bench, shares: FakeShares) -> None:
+def test_groups_lag_shows_a_lag_that_the_coordinator_does_not_know_as_unknown(bench: Bench, shares: FakeShares) -> None:
     shares.starts = {0: 1, 1: KafkaCode.COORDINATOR_NOT_AVAILABLE}
     shares.unknown.add(0)
     first, second = bench.json("lag", G)
@@ -89,7 +89,7 @@ def test_the_lag_of_a_share_group_is_followed(bench: Bench, shares: FakeShares) 
     assert [(each["lag"], each["change"]) for each in samples[:2]] == [(3, None), (3, 0)]
 
 
-def test_a_share_partition_whose_figures_are_incomplete_has_a_problem() -> None:
+def test_share_lag_reports_why_a_lag_is_unknown_or_records_are_deleted() -> None:
     lost = ClusterError("LEADER_NOT_AVAILABLE", "t-0: no leader", retriable=True)
     key = ("t", 0)
     complete = share_partition_lag(key, ShareOffset(5, 2), 0, 9)
@@ -106,7 +106,7 @@ def test_a_share_partition_whose_figures_are_incomplete_has_a_problem() -> None:
         assert (found.lag, found.has_lag, found.problem) == (None, False, "no member has read it yet")
 
 
-def test_the_sum_of_a_share_group_counts_what_is_unknown_and_skips_what_is_unread() -> None:
+def test_the_lag_sum_of_a_share_group_counts_unknown_and_skips_unread_partitions() -> None:
     group = ListedGroup("g", "share", "Stable", "share", 1)
     shares = {
         ("t", 0): ShareOffset(5, 2),
@@ -146,7 +146,7 @@ def test_start_offsets_are_set_and_a_repetition_changes_nothing(bench: Bench, sh
     assert bench.json(*RESET, "--to-latest")["changed"] is False
 
 
-def test_a_start_that_stays_is_set_if_records_after_it_are_accepted(bench: Bench, shares: FakeShares) -> None:
+def test_an_unchanged_start_offset_is_set_if_later_records_were_acknowledged(bench: Bench, shares: FakeShares) -> None:
     leave(bench)
     shares.starts[1], shares.done[0] = 2, 2
     reset = ("reset-offsets", G, "--topic", "orders:0", "--to-offset", "1")
@@ -156,7 +156,9 @@ def test_a_start_that_stays_is_set_if_records_after_it_are_accepted(bench: Bench
     assert bench.json(*reset)["changed"] is False
 
 
-def test_saved_lags_restore_the_start_offsets(bench: Bench, shares: FakeShares, tmp_path: Path) -> None:
+def test_reset_offsets_restores_start_offsets_that_groups_lag_printed(
+    bench: Bench, shares: FakeShares, tmp_path: Path
+) -> None:
     leave(bench)
     saved = tmp_path / "offsets.json"
     saved.write_text(json.dumps(bench.json("lag", G)))
@@ -165,7 +167,7 @@ def test_saved_lags_restore_the_start_offsets(bench: Bench, shares: FakeShares, 
     assert starts(bench) == [1, 2], "the partition without a start is not in the file"
 
 
-def test_a_share_group_is_created_only_on_request(bench: Bench) -> None:
+def test_reset_offsets_creates_a_share_group_only_with_the_create_share_option(bench: Bench) -> None:
     reset = ("reset-offsets", G, "--topic", "orders", "--to-earliest")
     assert "--create-share" in bench.refused(3, *reset)["next"]
     assert bench.json(*reset, "--create-share")["state"] is None
@@ -187,7 +189,7 @@ def test_start_offsets_of_a_group_with_members_are_not_set(bench: Bench, shares:
     assert starts(bench) == [1, None]
 
 
-def test_a_start_that_a_coordinator_refuses_is_an_error(bench: Bench, shares: FakeShares) -> None:
+def test_a_start_offset_that_the_coordinator_refuses_is_an_error(bench: Bench, shares: FakeShares) -> None:
     leave(bench)
     shares.refusals[1] = KafkaCode.POLICY_VIOLATION
     error = bench.refused(5, *RESET, "--to-latest")
@@ -238,7 +240,7 @@ def test_the_offsets_of_an_empty_share_group_are_deleted_by_topic(bench: Bench, 
         ),
     ],
 )
-def test_commands_for_other_groups_refuse_a_share_group_by_name(
+def test_commands_that_do_not_support_share_groups_refuse_them_with_a_next_step(
     bench: Bench, shares: FakeShares, command: tuple[str, ...], reason: str, next_step: str
 ) -> None:
     leave(bench)

@@ -1,4 +1,4 @@
-"""Commands that ask every broker, while one accepts connections and answers nothing: they show the others' answers."""
+"""Commands that ask every broker show the other answers while one broker accepts connections but does not answer."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_transactions_of_the_brokers_that_answer_are_listed(tool: Tool) -> None:
     assert "broker 2: " in message
 
 
-def test_a_list_without_any_answer_is_an_error(tool: Tool) -> None:
+def test_transactions_list_fails_if_no_broker_answers(tool: Tool) -> None:
     tool.mute(1, 2)
     code, rows, _ = tool.say("transactions", "list")
     assert (code, rows) == (4, [])
@@ -100,7 +100,7 @@ def test_a_hanging_transaction_is_found_while_another_coordinator_does_not_answe
     assert "broker 2: " in message
 
 
-def test_a_transaction_is_not_aborted_in_a_log_while_its_coordinator_may_not_have_answered(tool: Tool) -> None:
+def test_abort_by_offset_is_refused_while_a_coordinator_does_not_answer(tool: Tool) -> None:
     tool.cluster.open_transaction("orders", 0, 1, 9)
     tool.mute(2)
     place = ("--topic", "orders", "--partition", "0", "--start-offset", "1")
@@ -109,7 +109,7 @@ def test_a_transaction_is_not_aborted_in_a_log_while_its_coordinator_may_not_hav
     assert "broker 2: " in message
 
 
-def test_moves_of_the_brokers_that_answer_are_shown(tool: Tool) -> None:
+def test_brokers_moves_reports_the_brokers_whose_moves_are_unknown(tool: Tool) -> None:
     assert tool.say("brokers", "moves") == (0, [], "")
     tool.mute(2)
     assert tool.say("brokers", "moves") == (4, [], "the moves of brokers 2 are not known")

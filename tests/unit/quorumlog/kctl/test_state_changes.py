@@ -47,7 +47,7 @@ def fenced_record(broker_id: int = 11) -> Any:
 
 
 class Log(FakeClient):
-    """One log, which every node has; `applied`: the answers of each broker's address about its batches."""
+    """Nodes that all have the same log.  applied: the answers about applied batches, by the address of a broker."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Log(FakeClient):
         )  # fmt: skip
 
     def _come(self) -> None:
-        """Events while the command waits at the end; after them, Ctrl-C."""
+        """Perform the next event while the command waits at the log end; after the last event, press Ctrl-C."""
         if not self.at_end:
             raise KeyboardInterrupt
         event = self.at_end.pop(0)
@@ -129,7 +129,7 @@ class Log(FakeClient):
 
 
 def applied(*batches: tuple[int, int, int], kept_from: int = 0, is_broker: bool = True) -> Any:
-    """(end offset, ms after AT when it was received, and when it was applied; -1: not yet)"""
+    """Return a reply with these batches: end offset, ms after AT when received, ms after AT when applied or -1."""
     return node_pb2.ListAppliedBatchesReply(
         result=OK, is_broker=is_broker, kept_from=kept_from,
         batches=[
@@ -141,7 +141,7 @@ def applied(*batches: tuple[int, int, int], kept_from: int = 0, is_broker: bool 
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
-    """Offset 0: a leader; 1 to 2: topic t; 3 to 4: broker 11 is fenced; 5: nothing that is shown."""
+    """Offset 0: a leader; 1 to 2: topic t; 3 to 4: broker 11 is fenced; 5: a record that is not shown."""
     made = Log()
     made.append(control="LeaderChange: 1 leads epoch 1, with the votes of 1")
     made.append(topic_record(), partition_record())
@@ -203,7 +203,7 @@ def test_text_shows_durations_and_an_unavailable_broker_once(log: Log, capsys: p
         (applied(is_broker=False), "the node with this id is not a broker"),
     ],
 )
-def test_times_that_a_broker_does_not_know_are_marked(
+def test_state_changes_reports_why_a_broker_has_no_times_for_a_change(
     log: Log, answer: Any, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log.applied["broker12:1"] = [answer]
@@ -247,7 +247,7 @@ def test_a_broker_that_does_not_fetch_has_no_known_address(log: Log, capsys: pyt
         (["--topic", "no"], []),
     ],
 )
-def test_the_offset_at_which_the_command_begins(
+def test_from_last_and_topic_options_select_the_shown_changes(
     log: Log, arguments: list[str], offsets: list[int], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -260,7 +260,7 @@ def test_the_offset_at_which_the_command_begins(
     assert ("no such changes" in capsys.readouterr().err) == (not offsets)
 
 
-def test_a_missing_offset_is_not_found(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_offset_after_the_log_end_is_out_of_range(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["state-changes", "--from", "7", "-o", "json"]) == 3
     assert json.loads(capsys.readouterr().err)["error"] == "OFFSET_OUT_OF_RANGE"
 
@@ -268,7 +268,7 @@ def test_a_missing_offset_is_not_found(log: Log, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     "arguments", [["--from", "1", "--last", "1"], ["--from", "-1"], ["--last", "x"], ["--last", "10001"], ["t-0"]]
 )
-def test_wrong_usage(log: Log, arguments: list[str]) -> None:
+def test_wrong_usage_is_refused_before_any_request(log: Log, arguments: list[str]) -> None:
     assert run(["state-changes", *arguments]) == 2
     assert log.calls == []
 
@@ -334,7 +334,7 @@ def test_following_continues_after_failures_and_reports_gaps(log: Log, capsys: p
 
 
 def test_a_given_timeout_ends_following(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with the other commands that follow something; otherwise a script with --timeout would hang."""
+    """Other following commands do the same.  Otherwise a script with --timeout would hang."""
 
     limits_s = list[float]()
 
@@ -348,7 +348,7 @@ def test_a_given_timeout_ends_following(log: Log, monkeypatch: pytest.MonkeyPatc
     assert limits_s == [0.5], "each request has the whole time, so that the last one does not fail before the end"
 
 
-def test_following_with_new_brokers_and_renewed_topics(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+def test_following_adapts_to_changed_brokers_and_renewed_topics(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     renewed = metadata_pb2.RenewTopic(topic_id=TOPIC_ID, new_topic_id=NEW_ID)
     registered = metadata_pb2.RegisterBroker(broker_id=13, fenced=True)
     log.named[TOPIC_ID] = "t"

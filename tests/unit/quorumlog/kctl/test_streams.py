@@ -1,4 +1,4 @@
-"""Standard streams in odd states.  `tests/integration/cli/test_streams.py` shows whole commands."""
+"""Standard streams in non-blocking mode.  `tests/integration/cli/test_streams.py` shows whole commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_no_output_is_lost_if_another_program_left_the_pipe_non_blocking() -> No
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stderr.readline() == b"ready\n"
-        select.select([process.stderr], [], [], 1)  # "done" if the full pipe does not stop the program; else the time
+        select.select([process.stderr], [], [], 1)  # ends early if the full pipe does not block the program
         assert len(process.stdout.read().splitlines()) == LINES
         assert process.wait() == 0
 

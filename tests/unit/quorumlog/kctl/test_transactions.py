@@ -1,4 +1,4 @@
-"""What kctl transactions describe shows about the scope of a producer."""
+"""kctl transactions describe: the scope of a producer, and the clock that judges transactions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def described(monkeypatch: pytest.MonkeyPatch, answer: ScopeDescription | 
         return await _scope_of(cluster, name, 1.0)
 
 
-async def test_the_producer_of_a_scope_is_shown_although_its_scope_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deleted_scope_of_a_producer_is_treated_as_no_scope(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ClusterError(KafkaCode.RESOURCE_NOT_FOUND.name, "there is no such scope")
     assert await described(monkeypatch, missing, "__scope/job/0.1") is None
     assert await described(monkeypatch, SCOPE, "__scope/job/0.1") == SCOPE
@@ -45,7 +45,7 @@ async def test_a_coordinator_that_does_not_answer_about_a_scope_is_an_error(monk
 
 
 class Clock:
-    """A client of two nodes, of which the first does not answer; wall_ms: None: nor does the second."""
+    """A client of two nodes, of which the first does not answer; if `wall_ms` is None, the second does not either."""
 
     def __init__(self, wall_ms: int | None) -> None:
         self._wall_ms = wall_ms
@@ -64,7 +64,9 @@ class Clock:
         return node_pb2.DescribeNodeReply(wall_ms=self._wall_ms)
 
 
-async def test_transactions_are_judged_by_the_clock_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_time_of_the_cluster_is_the_clock_of_a_node_or_else_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Context, "client", lambda _context: Clock(1_000))
     assert await _clusters_time_ms(Context()) == 1_000
     monkeypatch.setattr(Context, "client", lambda _context: Clock(None))
