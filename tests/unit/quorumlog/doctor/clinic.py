@@ -30,7 +30,7 @@ SILENT = "connection refused: nothing listens there"
 DISK = b"\1" * 16
 
 Diagnose = Callable[..., Any]
-"""Findings by their word, and the exit code: the fixture `diagnose`."""
+"""The type of the fixture `diagnose`: it returns findings by their word, and the exit code."""
 
 
 def address(node_id: int) -> str:
@@ -244,7 +244,7 @@ def use(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_commands(finding: dict[str, Any]) -> None:
-    """Assert that `kctl` accepts every command that doctor prints, as it is."""
+    """Assert that `kctl` accepts every command exactly as doctor prints it."""
     text = f"{finding['cause']}; {finding['next']}"
     for line in (*finding["commands"], *finding["last_resort"]):
         assert line in finding["next"], line
@@ -252,7 +252,7 @@ def check_commands(finding: dict[str, Any]) -> None:
         for part in line.split(" | "):
             command, words = _found(part)
             command.make_context(command.name, words)  # raises click.UsageError where one is missing or wrong
-    for line in re.findall(r"kctl (?!dev`)[^;>():,`]+", text):  # those that change nothing
+    for line in re.findall(r"kctl (?!dev`)[^;>():,`]+", text):  # commands that change nothing
         command, words = _found(line)
         known = {option for parameter in command.params for option in (*parameter.opts, "--help")}
         assert {word for word in words if word.startswith("--")} <= known, line

@@ -21,7 +21,7 @@ from tests.unit.quorumlog.doctor.clinic import BROKERS, SILENT, Clinic, Diagnose
 # All is well
 
 
-def test_a_healthy_cluster_in_two_lines(
+def test_doctor_reports_a_healthy_cluster_in_two_lines(
     clinic: Clinic, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asyncio, "sleep", None)  # no node is examined twice
@@ -47,7 +47,9 @@ def test_a_healthy_cluster_in_two_lines(
 
 
 @pytest.mark.parametrize("given", [address(1), address(2), address(11), f"nowhere:1,{address(13)}"])
-def test_one_address_that_answers_is_enough(clinic: Clinic, diagnose: Diagnose, given: str) -> None:
+def test_doctor_finds_all_nodes_through_a_single_address_that_answers(
+    clinic: Clinic, diagnose: Diagnose, given: str
+) -> None:
     findings, _ = diagnose("--controllers", given)
     assert findings.keys() == ({"UNKNOWN_ADDRESS"} if "nowhere" in given else set())
     assert {node for node, rpc in clinic.asked if rpc == rpcs.DESCRIBE_NODE} == {1, 2, 3, 11, 12, 13}
@@ -84,7 +86,7 @@ def test_advice_does_not_change_the_exit_code(
 
 
 @pytest.mark.parametrize(("node_id", "step"), [(1, "meanwhile: kctl transfer-leader --to 2"), (12, "iostat -x 1")])
-def test_a_slow_disk(clinic: Clinic, diagnose: Diagnose, node_id: int, step: str) -> None:
+def test_doctor_reports_a_slow_disk(clinic: Clinic, diagnose: Diagnose, node_id: int, step: str) -> None:
     clinic.described[node_id].fsync_p99_us = 271_234
     findings, _ = diagnose()
     assert list(findings) == ["SLOW_DISK"]
@@ -96,23 +98,23 @@ def test_a_slow_disk(clinic: Clinic, diagnose: Diagnose, node_id: int, step: str
     assert diagnose()[0] == {}
 
 
-def test_leadership_is_not_handed_to_a_slower_disk(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_suggests_no_leader_with_a_slower_disk(clinic: Clinic, diagnose: Diagnose) -> None:
     for node_id, fsync_us in ((1, 150_000), (2, 900_000), (3, 400_000)):
         clinic.described[node_id].fsync_p99_us = fsync_us
     assert "transfer-leader" not in diagnose()[0]["SLOW_DISK"]["next"]
     clinic.described[3].fsync_p99_us = 140_000
     assert diagnose()[0]["SLOW_DISK"]["next"].endswith("meanwhile: kctl transfer-leader --to 3")
-    clinic.described[2].ClearField("fsync_p99_us")  # it has written nothing in the last minutes: it may be fast or slow
+    clinic.described[2].ClearField("fsync_p99_us")  # node 2 has written nothing recently, so it may be slow
     assert diagnose()[0]["SLOW_DISK"]["next"].endswith("meanwhile: kctl transfer-leader --to 3")
 
 
-def test_a_broker_that_does_not_apply_the_metadata(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_a_broker_that_lags_in_applying_metadata(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.described[12].applied_offset = 60
     later = node_pb2.DescribeNodeReply()
     later.CopyFrom(clinic.described[12])
     clinic.later[12] = later
     later.applied_offset = 100
-    assert diagnose()[0] == {}, "the records were on their way"
+    assert diagnose()[0] == {}, "the missing records arrived in time"
     clinic.asked.clear()
     later.applied_offset = 70
     findings, _ = diagnose()
@@ -129,22 +131,22 @@ def test_a_broker_that_does_not_apply_the_metadata(clinic: Clinic, diagnose: Dia
     assert found["next"].startswith("look again in a few seconds")
 
 
-def test_a_broker_that_does_not_apply_changes_to_its_replicas(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_a_broker_whose_pending_changes_do_not_decrease(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.heard = [{12: 50}, {12: 20}]
-    assert diagnose()[0] == {}, "it gets on"
+    assert diagnose()[0] == {}, "the number of pending changes decreases"
     clinic.heard = [{12: 50}, {12: 50}]
     findings, _ = diagnose()
     assert findings["CHANGES_PENDING"]["what"] == "broker 12 has 50 pending changes"
 
 
-def test_a_node_that_is_not_ready(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_the_failed_check_of_a_node_that_is_not_ready(clinic: Clinic, diagnose: Diagnose) -> None:
     check = clinic.described[13].checks[1]
     check.ok, check.detail = False, "knows no leader in epoch 5"
     findings, _ = diagnose()
     assert findings["NOT_READY"]["cause"] == "leader: knows no leader in epoch 5"
 
 
-def test_a_directory_that_failed_and_strays_that_are_kept(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_failed_directories_and_kept_stray_replicas(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.described[11].directories_offline.append("/disk2")
     clinic.strays[12] = [node_pb2.Stray(topic="old", kept=True), node_pb2.Stray(topic="older")]
     findings, _ = diagnose()
@@ -153,10 +155,10 @@ def test_a_directory_that_failed_and_strays_that_are_kept(clinic: Clinic, diagno
     assert findings["STRAYS"]["severity"] == "advice"
 
 
-# How it looks
+# Output
 
 
-def test_more_partitions_than_one_answer_holds(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_examines_more_partitions_than_one_reply_can_hold(clinic: Clinic, diagnose: Diagnose) -> None:
     for number in range(20):
         clinic.topic(f"t{number:02}", *[(11, 12, 13)] * (number % 3 + 1))
     clinic.topic("ill", (11, 12, 13), (12, 13, 11), (13, 11, 12))
@@ -166,14 +168,16 @@ def test_more_partitions_than_one_answer_holds(clinic: Clinic, diagnose: Diagnos
     assert findings["UNDER_REPLICATED"]["partitions"] == ["ill-2"]
 
 
-def test_metadata_that_no_node_can_report(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_that_no_node_can_describe_the_metadata(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.topic("t", (11,), (12,))
     clinic.partitions_max = 1
     findings, _ = diagnose()
     assert findings["METADATA_UNREADABLE"]["cause"].endswith(": too many")
 
 
-def test_urgent_findings_come_first_and_advice_last(clinic: Clinic, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_lists_urgent_findings_first_and_only_counts_advice(
+    clinic: Clinic, capsys: pytest.CaptureFixture[str]
+) -> None:
     clinic.topic("alone", (12,))
     clinic.fence(12)
     assert run(["doctor"]) == 1
@@ -186,7 +190,7 @@ def test_urgent_findings_come_first_and_advice_last(clinic: Clinic, capsys: pyte
     assert "\033" not in out
 
 
-async def test_a_hundred_unavailable_nodes_take_as_long_as_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_doctor_asks_many_nodes_at_the_same_time_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     clinic = Clinic(brokers=tuple(range(11, 111)))
     monkeypatch.setattr(examination, "probe", clinic.probe)
     monkeypatch.setattr(examination, "why_silent", clinic.why_silent)
@@ -207,7 +211,7 @@ async def test_a_hundred_unavailable_nodes_take_as_long_as_a_few(monkeypatch: py
     assert most == examination.AT_ONCE_MAX
 
 
-async def test_the_reason_why_an_address_does_not_answer() -> None:
+async def test_probe_reports_why_an_address_does_not_answer() -> None:
     async def hang(host: str, port: int) -> Any:
         await asyncio.Event().wait()
 

@@ -12,9 +12,7 @@ def uncleanable(clinic: Clinic, node_id: int, topic: str, cause: str, *, is_fina
     compaction.uncleanable.add(topic=topic, index=0, cause=cause, is_final=is_final)
 
 
-def test_logs_that_cannot_be_compacted_are_one_finding_those_with_bad_contents_first(
-    clinic: Clinic, diagnose: Diagnose
-) -> None:
+def test_one_finding_lists_all_uncleanable_logs_with_permanent_causes_first(clinic: Clinic, diagnose: Diagnose) -> None:
     uncleanable(clinic, 11, "a", "the worker process sent no report for 120 s", is_final=False)
     uncleanable(clinic, 12, "b", "the batch at offset 7 belongs to a transaction", is_final=True)
     clinic.described[12].compaction.uncleanable_count += 40
@@ -28,7 +26,7 @@ def test_logs_that_cannot_be_compacted_are_one_finding_those_with_bad_contents_f
     )
 
 
-def test_a_failure_of_the_work_is_only_advice(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_a_temporary_compaction_failure_is_only_advice(clinic: Clinic, diagnose: Diagnose) -> None:
     uncleanable(clinic, 11, "a", "the worker process sent no report for 120 s", is_final=False)
     findings, code = diagnose()
     assert (code, findings["UNCLEANABLE"]["severity"]) == (0, "advice")

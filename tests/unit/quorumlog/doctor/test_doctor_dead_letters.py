@@ -11,7 +11,7 @@ def failing(clinic: Clinic, node_id: int, group: str, topic: str, cause: str, si
     letters.failing.add(group=group, topic=topic, index=0, dead_letter_topic="dlq.x", cause=cause, since_ms=since_ms)
 
 
-def test_dead_letters_that_fail_are_one_finding_with_the_oldest_failure_first(
+def test_one_finding_lists_unwritable_dead_letters_with_the_oldest_failure_first(
     clinic: Clinic, diagnose: Diagnose
 ) -> None:
     assert diagnose() == ({}, 0)

@@ -64,7 +64,7 @@ def explain(seen: ObservedGroups, *explanations: GroupExplanation) -> None:
     seen.explained = {each.group: each for each in explanations}
 
 
-def test_healthy_groups_are_no_finding(seen: ObservedGroups, diagnose: Diagnose) -> None:
+def test_healthy_groups_cause_no_finding(seen: ObservedGroups, diagnose: Diagnose) -> None:
     explain(
         seen,
         explanation(*[rebalance(FLAPS_WITHIN_MS + 1)] * FLAPS, *[rebalance(5)] * (FLAPS - 1)),
@@ -74,13 +74,11 @@ def test_healthy_groups_are_no_finding(seen: ObservedGroups, diagnose: Diagnose)
     assert diagnose() == ({}, 0)
 
 
-def test_without_a_topic_of_offsets_no_coordinator_is_asked(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_asks_no_coordinator_if_the_offsets_topic_does_not_exist(clinic: Clinic, diagnose: Diagnose) -> None:
     assert diagnose() == ({}, 0)
 
 
-def test_a_rebalance_that_does_not_end_names_the_members_that_it_waits_for(
-    seen: ObservedGroups, diagnose: Diagnose
-) -> None:
+def test_doctor_names_the_members_that_block_a_stuck_rebalance(seen: ObservedGroups, diagnose: Diagnose) -> None:
     explain(seen, explanation(rebalance(STUCK_MS, None), name="my group", awaited=(MEMBER,)))
     findings, code = diagnose()
     found = findings["GROUP_STUCK"]
@@ -90,18 +88,14 @@ def test_a_rebalance_that_does_not_end_names_the_members_that_it_waits_for(
     assert found["next"].startswith("kctl groups explain 'my group'; ")
 
 
-def test_a_group_that_rebalances_again_and_again_is_advice_with_the_most_frequent_reason(
-    seen: ObservedGroups, diagnose: Diagnose
-) -> None:
+def test_frequent_rebalances_are_advice_with_the_most_frequent_reason(seen: ObservedGroups, diagnose: Diagnose) -> None:
     explain(seen, explanation(rebalance(9), *[rebalance(5, reason="session_expired")] * (FLAPS - 1)))
     findings, code = diagnose()
     assert (code, findings["GROUP_FLAPS"]["severity"]) == (0, "advice")
     assert findings["GROUP_FLAPS"]["cause"] == '"billing": 5 rebalances, 4 of them because: session_expired'
 
 
-def test_groups_that_are_long_empty_are_advice_which_deletes_nothing_by_itself(
-    seen: ObservedGroups, diagnose: Diagnose
-) -> None:
+def test_groups_that_were_empty_for_days_are_advice_without_commands(seen: ObservedGroups, diagnose: Diagnose) -> None:
     explain(seen, explanation(name="b", empty_ms=EMPTY_MS + 1), explanation(name="a c", empty_ms=2 * EMPTY_MS))
     findings, code = diagnose()
     found = findings["GROUP_UNUSED"]
@@ -146,7 +140,7 @@ def test_coordinators_that_do_not_answer_are_a_problem(seen: ObservedGroups, dia
     assert "kctl groups list" in findings["GROUPS_UNKNOWN"]["next"]
 
 
-def test_partitions_of_groups_without_a_leader_are_critical(
+def test_offsets_partitions_without_a_leader_are_critical(
     clinic: Clinic, seen: ObservedGroups, diagnose: Diagnose
 ) -> None:
     partition = clinic.metadata.topics[0].partitions[1]
@@ -157,7 +151,7 @@ def test_partitions_of_groups_without_a_leader_are_critical(
     assert "OFFLINE" in findings
 
 
-def test_offsets_with_few_replicas_are_advice_with_a_command(
+def test_too_few_replicas_of_the_offsets_topic_are_advice_with_a_command(
     clinic: Clinic, seen: ObservedGroups, diagnose: Diagnose
 ) -> None:
     partition = clinic.metadata.topics[0].partitions[1]
@@ -169,7 +163,7 @@ def test_offsets_with_few_replicas_are_advice_with_a_command(
     assert command.startswith(f"kctl reassign generate --topic {OFFSETS} --replication-factor 3 | ")
 
 
-# -- the look at coordinators
+# -- queries to coordinators
 
 
 def quick(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
@@ -177,7 +171,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
         monkeypatch.setattr(groups_observed, name, value)
 
 
-async def test_the_lag_of_a_group_that_reads_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_doctor_returns_lag_samples_only_of_groups_whose_lag_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch, SAMPLES_MAX=3)
     async with group_brokers() as (brokers, groups):
         await brokers.create("orders", [1])
@@ -200,7 +194,7 @@ async def test_the_lag_of_a_group_that_reads_nothing_is_watched(monkeypatch: pyt
         assert (await look_at_groups(brokers.bootstrap.split(","), 0.04)).lags == {}
 
 
-async def test_the_lag_of_a_share_group_is_watched_unless_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_doctor_samples_the_lag_of_a_share_group_unless_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch, SAMPLES_MAX=3)
     async with share_brokers() as (brokers, _, shares):
         shares.join("b")
@@ -220,7 +214,9 @@ async def test_the_lag_of_a_share_group_is_watched_unless_it_is_unknown(monkeypa
         assert (await look_at_groups(brokers.bootstrap.split(","), 10)).lags == {}
 
 
-async def test_groups_are_explained_and_a_coordinator_that_loads_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_doctor_explains_groups_and_reports_a_coordinator_that_is_still_loading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     quick(monkeypatch, LIST_S=0.6)
     async with group_brokers() as (brokers, groups):
         member_id = join_member(groups, "b")

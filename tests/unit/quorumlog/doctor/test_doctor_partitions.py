@@ -18,7 +18,7 @@ from tests.unit.quorumlog.doctor.clinic import SILENT, Clinic, Diagnose, address
 # Brokers and partitions
 
 
-def test_a_fenced_broker_is_one_cause_of_its_consequences(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_each_consequence_of_a_fenced_broker_is_one_finding(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.topic("t", (11, 12, 13), (12, 13, 11), (13, 11, 12), min_insync_replicas="2")
     clinic.topic("alone", (12,), (13,))
     clinic.fence(12)
@@ -41,7 +41,7 @@ def test_a_fenced_broker_is_one_cause_of_its_consequences(clinic: Clinic, diagno
     assert "start another broker first, 2 are up, 3 are needed" in under["next"]
 
 
-def test_without_a_spare_broker_the_lost_one_may_start_with_empty_directories(
+def test_without_a_spare_broker_doctor_suggests_empty_directories_for_the_lost_broker(
     clinic: Clinic, diagnose: Diagnose
 ) -> None:
     clinic.topic("t", (11, 12, 13))
@@ -53,7 +53,7 @@ def test_without_a_spare_broker_the_lost_one_may_start_with_empty_directories(
     )
 
 
-def test_with_spare_brokers_the_commands_to_move_replicas_are_given(
+def test_with_a_spare_broker_doctor_gives_the_commands_to_move_replicas(
     monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose
 ) -> None:
     clinic = Clinic(brokers=(11, 12, 13, 14))
@@ -75,7 +75,7 @@ def test_with_spare_brokers_the_commands_to_move_replicas_are_given(
     assert diagnose()[0]["FENCED"]["next"].endswith("first resolve OFFLINE: 1 partition without a leader")
 
 
-def test_a_broker_that_runs_but_is_fenced(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_why_a_running_broker_is_fenced(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.fence(12, None)
     clinic.described[12].checks.add(name="broker", ok=False, detail="fenced, broker epoch 7")
     findings, _ = diagnose()
@@ -84,7 +84,9 @@ def test_a_broker_that_runs_but_is_fenced(clinic: Clinic, diagnose: Diagnose) ->
     assert "restart broker 12, which hangs" in diagnose()[0]["FENCED"]["next"]
 
 
-def test_brokers_in_other_states(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_brokers_that_stop_do_not_answer_or_are_not_registered(
+    clinic: Clinic, diagnose: Diagnose
+) -> None:
     clinic.metadata.brokers[0].state = "controlled_shutdown"
     clinic.silent[12] = SILENT
     del clinic.metadata.brokers[2]
@@ -97,7 +99,7 @@ def test_brokers_in_other_states(clinic: Clinic, diagnose: Diagnose) -> None:
     assert list(diagnose()[0]) == ["NO_BROKERS"]
 
 
-def test_a_partition_that_waits_for_one_of_several(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_names_all_brokers_that_may_lead_an_offline_partition(clinic: Clinic, diagnose: Diagnose) -> None:
     (first, second) = clinic.topic("t", (11, 12, 13), (11, 12))
     clinic.fence(11)
     clinic.fence(12)
@@ -113,10 +115,12 @@ def test_a_partition_that_waits_for_one_of_several(clinic: Clinic, diagnose: Dia
         "start one of broker 11 and broker 12; if all of them are lost permanently: give up the records"
     )
     first.isr[:], first.elr[:] = [12], [11]
-    assert _all(clinic)[1].cause.startswith("only broker 11 and broker 12 may lead"), "eligible beside the last in sync"
+    assert _all(clinic)[1].cause.startswith("only broker 11 and broker 12 may lead"), (
+        "members of the ELR may lead as well as members of the ISR"
+    )
 
 
-def test_records_that_another_broker_still_holds_are_not_given_up(clinic: Clinic) -> None:
+def test_commands_of_last_resort_spare_records_that_another_broker_holds(clinic: Clinic) -> None:
     """Brokers 11 and 12 are down.  If only 11 is lost permanently, the records that only 12 holds must be kept."""
     clinic.topic("t", (11, 13), (12, 13), (11, 13))
     clinic.topic("whole", (11, 13), (11, 13))
@@ -140,11 +144,11 @@ def test_records_that_another_broker_still_holds_are_not_given_up(clinic: Clinic
 
 
 def _all(clinic: Clinic) -> list[Any]:
-    """Return every finding; a word may occur more than once."""
+    """Return all findings; several findings may have the same word."""
     return list(conclude(asyncio.run(examine(clinic.client, map(address, clinic.voters), 10.0))).findings)
 
 
-def test_a_partition_below_the_minimum_is_critical_and_reported_once(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_a_partition_below_min_isr_is_critical_and_reported_once(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.topic("t", (11, 12, 13), (12, 11, 13), min_insync_replicas="2")
     clinic.fence(12)
     clinic.fence(13)
@@ -155,7 +159,7 @@ def test_a_partition_below_the_minimum_is_critical_and_reported_once(clinic: Cli
     assert "UNDER_REPLICATED" not in findings
 
 
-def test_the_minimum_of_the_topic_overrides_that_of_the_cluster(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_min_isr_of_the_topic_overrides_min_isr_of_the_cluster(clinic: Clinic, diagnose: Diagnose) -> None:
     (partition,) = clinic.topic("t", (11, 12, 13))
     partition.isr[:] = [11]
     assert "BELOW_MIN_ISR" not in diagnose()[0]
@@ -166,7 +170,9 @@ def test_the_minimum_of_the_topic_overrides_that_of_the_cluster(clinic: Clinic, 
 
 
 @pytest.mark.parametrize(("later", "said"), [(40, ", and got none in the last seconds"), (60, "")])
-def test_a_lagging_replica(clinic: Clinic, diagnose: Diagnose, later: int, said: str) -> None:
+def test_doctor_reports_by_how_many_records_a_replica_lags(
+    clinic: Clinic, diagnose: Diagnose, later: int, said: str
+) -> None:
     (partition,) = clinic.topic("t", (11, 12, 13))
     partition.isr[:] = [11, 13]
     clinic.replica(11, "t", 0, 90, state="leader")
@@ -176,7 +182,9 @@ def test_a_lagging_replica(clinic: Clinic, diagnose: Diagnose, later: int, said:
     assert findings["UNDER_REPLICATED"]["next"].startswith("kctl explain t-0")
 
 
-def test_a_replica_on_a_failed_directory(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_a_failed_directory_as_the_cause_of_under_replication(
+    clinic: Clinic, diagnose: Diagnose
+) -> None:
     (partition,) = clinic.topic("t", (11, 12, 13))
     partition.isr[:] = [11, 13]
     partition.replica_states[1] = "offline"
@@ -218,8 +226,8 @@ def test_a_sole_replica_that_returned_without_its_records_is_reported_as_lost(
     assert found["last_resort"] == ["kctl elect-leaders --unclean --topic t"]
 
 
-def test_a_sole_replica_on_a_failed_directory_is_not_given_up(clinic: Clinic, diagnose: Diagnose) -> None:
-    """Its broker is up, and the records are still there."""
+def test_doctor_suggests_repairing_the_disk_of_a_sole_replica(clinic: Clinic, diagnose: Diagnose) -> None:
+    """The broker is up, and the disk of the failed directory may still have the records."""
     (partition,) = clinic.topic("t", (12,))
     partition.leader, partition.replica_states[:] = -1, ["offline"]
     clinic.described[12].directories_offline.append("/disk2")
@@ -235,7 +243,9 @@ def test_a_sole_replica_on_a_failed_directory_is_not_given_up(clinic: Clinic, di
     assert findings["DIRECTORY_OFFLINE"]["cause"].endswith("; no other replica serves t-0")
 
 
-def test_one_broker_is_down_and_another_has_a_failed_directory(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_suggests_starting_one_broker_or_repairing_the_disk_of_another(
+    clinic: Clinic, diagnose: Diagnose
+) -> None:
     (partition,) = clinic.topic("t", (11, 12, 13))
     partition.leader, partition.isr[:], partition.elr[:] = -1, [11], [12]
     partition.replica_states[:] = ["offline", "offline", "online"]
@@ -244,14 +254,16 @@ def test_one_broker_is_down_and_another_has_a_failed_directory(clinic: Clinic, d
     assert found["next"].startswith("start broker 11, or repair the disk of broker 12, and restart that broker; ")
 
 
-def test_a_broker_that_is_up_and_may_lead_needs_no_start(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_expects_an_election_if_an_eligible_broker_is_up(clinic: Clinic, diagnose: Diagnose) -> None:
     (partition,) = clinic.topic("t", (12,))
     partition.leader = -1
     found = diagnose()[0]["OFFLINE"]
     assert found["next"].startswith("an election should follow at once; run doctor again; if ")
 
 
-def test_a_lost_replica_is_moved_to_a_spare_broker(monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose) -> None:
+def test_doctor_gives_the_command_to_move_a_lost_replica_to_a_spare_broker(
+    monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose
+) -> None:
     clinic = Clinic(brokers=(11, 12, 13, 14))
     use(clinic, monkeypatch)
     (partition,) = clinic.topic("t", (11, 12, 13))
@@ -261,7 +273,9 @@ def test_a_lost_replica_is_moved_to_a_spare_broker(monkeypatch: pytest.MonkeyPat
     ]
 
 
-def test_a_lost_replica_is_not_dropped_while_no_broker_can_get_another_one(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_does_not_drop_a_lost_replica_while_no_broker_can_hold_a_new_copy(
+    clinic: Clinic, diagnose: Diagnose
+) -> None:
     for name, row in (("three", (11, 12, 13)), ("two", (11, 12))):
         (partition,) = clinic.topic(name, row)
         clinic.lose(partition, 12)
@@ -315,7 +329,7 @@ def test_a_reassignment_that_makes_progress_is_not_a_finding(clinic: Clinic, dia
     assert diagnose() == ({}, 0)
 
 
-def test_a_reassignment_without_progress(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_a_reassignment_without_progress(clinic: Clinic, diagnose: Diagnose) -> None:
     moving(clinic)
     clinic.replica(13, "t", 0, 40, 40, state="follower")
     clinic.metadata.configs.add(scope=1, key="reassignment.throttle.bytes.per.second", value="10")
@@ -334,7 +348,7 @@ def test_a_reassignment_without_progress(clinic: Clinic, diagnose: Diagnose) -> 
     )
 
 
-def test_a_stuck_reassignment_is_cancelled_without_others_of_its_topic(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_cancels_only_the_stuck_reassignments_of_a_topic(clinic: Clinic, diagnose: Diagnose) -> None:
     stuck, going, settled = clinic.topic("t", (11, 12, 13), (11, 12, 14), (11, 12))
     for partition, target in ((stuck, 13), (going, 14)):
         partition.isr[:] = [11, 12]
@@ -350,7 +364,7 @@ def test_a_stuck_reassignment_is_cancelled_without_others_of_its_topic(clinic: C
     assert found["next"].endswith("or go back: " + "; ".join(found["commands"]))
 
 
-def test_a_reassignment_to_a_fenced_broker(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_a_reassignment_to_a_fenced_broker_as_stuck(clinic: Clinic, diagnose: Diagnose) -> None:
     moving(clinic)
     clinic.fence(13)
     findings, _ = diagnose()
@@ -358,7 +372,9 @@ def test_a_reassignment_to_a_fenced_broker(clinic: Clinic, diagnose: Diagnose) -
     assert "UNDER_REPLICATED" not in findings
 
 
-def test_a_reassignment_without_a_leader_or_with_too_few_in_sync(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_a_reassignment_that_lacks_a_leader_or_in_sync_replicas(
+    clinic: Clinic, diagnose: Diagnose
+) -> None:
     partition = moving(clinic)
     partition.leader = -1
     assert diagnose()[0]["REASSIGNMENT_STUCK"]["cause"] == "it has no leader to copy from"
@@ -368,7 +384,7 @@ def test_a_reassignment_without_a_leader_or_with_too_few_in_sync(clinic: Clinic,
     assert "the old replicas cannot be removed" in diagnose()[0]["REASSIGNMENT_STUCK"]["cause"]
 
 
-def test_partitions_are_recreated_only_if_enough_brokers_are_up(
+def test_doctor_suggests_recreating_partitions_only_if_enough_brokers_are_up(
     diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`kctl reassign generate` refuses to place two replicas on one broker."""

@@ -19,7 +19,9 @@ from tests.unit.quorumlog.doctor.clinic import SILENT, Clinic, Diagnose, address
 # The quorum
 
 
-def test_a_cluster_that_does_not_answer(clinic: Clinic, diagnose: Diagnose, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_for_each_node_why_it_does_not_answer(
+    clinic: Clinic, diagnose: Diagnose, capsys: pytest.CaptureFixture[str]
+) -> None:
     clinic.silent = {
         1: SILENT,
         2: HANGS,
@@ -44,7 +46,7 @@ def test_an_address_of_another_program_is_not_reported_as_hanging(
     assert findings["UNREACHABLE"]["cause"] == f"{address(1)}: the process at this address is not a quorumlog node"
 
 
-def test_no_quorum_states_the_arithmetic_and_the_voters_to_start(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_counts_and_names_the_voters_to_start_if_there_is_no_quorum(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.leader = None
     clinic.silent = {2: SILENT, 3: HANGS}
     clinic.topic("t", (11, 12, 13))
@@ -83,7 +85,7 @@ def test_without_a_leader_brokers_are_probed_at_their_client_ports(clinic: Clini
     assert f"h12:9092: {SILENT}" in findings["BROKER_UNREACHABLE"]["cause"]
 
 
-def test_all_voters_answer_and_none_leads(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_that_all_voters_answer_but_none_leads(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.leader = None
     findings, _ = diagnose()
     assert findings.keys() == {"NO_LEADER"}
@@ -109,14 +111,14 @@ def test_an_election_that_ends_in_time_is_not_a_finding(
     assert (findings, code) == ({}, 0)
 
 
-def test_a_leader_that_doctor_alone_cannot_reach(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_a_leader_that_only_doctor_cannot_reach(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.silent = {1: "no answer to a connection: the machine is down, or this machine cannot reach it"}
     findings, _ = diagnose()
     assert findings.keys() == {"LEADER_UNREACHABLE"}
     assert (findings["LEADER_UNREACHABLE"]["severity"], findings["LEADER_UNREACHABLE"]["nodes"]) == ("problem", [1])
 
 
-def test_a_paused_leader(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_why_a_leader_is_paused(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.paused = True
     clinic.silence_voter(2)
     clinic.statuses[3].last_fetch_ms = 4200
@@ -134,7 +136,9 @@ def test_a_paused_leader(clinic: Clinic, diagnose: Diagnose) -> None:
 @pytest.mark.parametrize(
     ("behind", "cause"), [(40, "it has not applied 40 committed records yet"), (0, "is not committed")]
 )
-def test_elected_but_not_serving(clinic: Clinic, diagnose: Diagnose, behind: int, cause: str) -> None:
+def test_doctor_reports_an_elected_leader_that_does_not_serve_requests(
+    clinic: Clinic, diagnose: Diagnose, behind: int, cause: str
+) -> None:
     leader = clinic.described[1]
     leader.controller_active = False
     leader.leading_ms = 10_001
@@ -150,8 +154,10 @@ def test_elected_but_not_serving(clinic: Clinic, diagnose: Diagnose, behind: int
     assert "NOT_SERVING" not in findings, "a new leader has a short time to begin"
 
 
-def test_leadership_is_handed_only_to_a_voter_that_is_caught_up(clinic: Clinic, diagnose: Diagnose) -> None:
-    """The leader refuses to hand over to any other."""
+def test_doctor_suggests_moving_leadership_only_to_a_voter_that_is_caught_up(
+    clinic: Clinic, diagnose: Diagnose
+) -> None:
+    """The leader refuses to hand over to any other voter."""
     leader = clinic.described[1]
     leader.controller_active, leader.leading_ms = False, 10_001
     clinic.statuses[2].ClearField("last_caught_up_ms")
@@ -182,14 +188,14 @@ def test_leadership_is_handed_only_to_a_voter_that_is_caught_up(clinic: Clinic, 
     assert findings["NOT_SERVING"]["commands"] == []
 
 
-def test_a_controller_that_does_not_answer(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_a_controller_that_does_not_answer(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.controller_error = ClusterError("TIMED_OUT", "h1:9093 did not answer in time", retriable=True)
     findings, _ = diagnose()
     assert findings.keys() == {"CONTROLLER_SILENT"}
     assert findings["CONTROLLER_SILENT"]["cause"] == "h1:9093 did not answer in time"
 
 
-def test_a_leader_that_loses_its_majority_during_the_examination(
+def test_doctor_reports_a_leader_that_loses_its_majority_during_the_examination(
     clinic: Clinic, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def lose_majority(*_: object) -> None:
@@ -204,7 +210,7 @@ def test_a_leader_that_loses_its_majority_during_the_examination(
     assert findings["PAUSED"]["next"].startswith("start node 2 or node 3")
 
 
-def test_a_leader_that_is_replaced_during_the_examination(
+def test_doctor_continues_with_a_leader_that_is_elected_during_the_examination(
     clinic: Clinic, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = clinic.call
@@ -222,7 +228,7 @@ def test_a_leader_that_is_replaced_during_the_examination(
     assert clinic.preferred == "h2:9093"
 
 
-def test_a_voter_is_down(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_a_voter_that_is_down(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.silence_voter(3)
     findings, _ = diagnose()
     assert findings.keys() == {"VOTER_DOWN"}
@@ -233,7 +239,9 @@ def test_a_voter_is_down(clinic: Clinic, diagnose: Diagnose) -> None:
     assert "kctl add-voter 3@h3:9093 --replace" in found["next"]
 
 
-def test_one_of_five_voters_is_down(monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose) -> None:
+def test_doctor_reports_how_many_more_of_five_voters_may_fail(
+    monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose
+) -> None:
     clinic = Clinic((1, 2, 3, 4, 5))
     use(clinic, monkeypatch)
     clinic.silence_voter(4)
@@ -241,14 +249,14 @@ def test_one_of_five_voters_is_down(monkeypatch: pytest.MonkeyPatch, diagnose: D
     assert findings["VOTER_DOWN"]["what"] == "voter 4 is missing: 1 more may fail"
 
 
-def test_a_voter_that_stopped_a_moment_ago(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_a_voter_that_has_just_stopped(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.silent[3] = SILENT
     findings, _ = diagnose()
     assert findings.keys() == {"VOTER_UNREACHABLE"}
     assert "has just stopped" in findings["VOTER_UNREACHABLE"]["cause"]
 
 
-def test_a_voter_that_is_disconnected_from_the_leader(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_a_voter_that_is_disconnected_from_the_leader(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.statuses[3].ClearField("last_fetch_ms")
     clinic.views[3] = None
     findings, _ = diagnose()
@@ -258,9 +266,9 @@ def test_a_voter_that_is_disconnected_from_the_leader(clinic: Clinic, diagnose: 
     )
 
 
-def test_a_voter_that_lags(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_a_voter_that_lags(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.statuses[3].lag = 7
-    assert diagnose()[0] == {}, "a moment ago it did not fetch"
+    assert diagnose()[0] == {}, "the voter was caught up a moment ago"
     clinic.statuses[3].last_caught_up_ms = 9000
     clinic.described[3].fsync_p99_us = 45_600
     findings, _ = diagnose()
@@ -269,7 +277,7 @@ def test_a_voter_that_lags(clinic: Clinic, diagnose: Diagnose) -> None:
 
 
 @pytest.mark.parametrize(("count", "word"), [(1, "ONE_VOTER"), (2, "EVEN_VOTERS"), (4, "EVEN_VOTERS"), (5, None)])
-def test_the_number_of_voters(
+def test_doctor_advises_against_a_single_voter_and_even_numbers_of_voters(
     monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose, count: int, word: str | None
 ) -> None:
     use(Clinic(tuple(range(1, count + 1))), monkeypatch)
@@ -277,7 +285,7 @@ def test_the_number_of_voters(
     assert (list(findings), code) == ([word] if word else [], 0)
 
 
-def test_a_target_that_is_not_reached(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_why_the_target_voter_set_is_not_reached(clinic: Clinic, diagnose: Diagnose) -> None:
     target = quorum_pb2.VoterSet(voters=[voter(1), voter(2), voter(4)])
     clinic.target = quorum_pb2.DescribeQuorumReply(target_voters=target, target_step="add node 4")
     findings, code = diagnose()
@@ -291,7 +299,7 @@ def test_a_target_that_is_not_reached(clinic: Clinic, diagnose: Diagnose) -> Non
     assert findings["TARGET_NOT_REACHED"]["cause"] == "add node 4: node 4 does not answer"
 
 
-def test_nodes_that_have_not_formed_a_cluster(
+def test_doctor_reports_nodes_that_have_not_formed_a_cluster(
     clinic: Clinic, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clinic.leader = None
@@ -307,7 +315,7 @@ def test_nodes_that_have_not_formed_a_cluster(
     assert "asks h2:9093" in findings["NO_CLUSTER"]["cause"]
 
 
-def test_nodes_of_different_clusters_and_generations(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_nodes_of_different_clusters_and_generations(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.clusters[3] = "D"
     clinic.generations[12] = 0
     for node_id in (1, 2, 3, 11, 13):
@@ -318,7 +326,7 @@ def test_nodes_of_different_clusters_and_generations(clinic: Clinic, diagnose: D
     assert findings["OLD_GENERATION"]["nodes"] == [12]
 
 
-def test_nodes_of_another_cluster_with_the_same_ids_are_not_confused_with_ours(
+def test_doctor_does_not_confuse_nodes_of_two_clusters_that_have_the_same_ids(
     diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ids of most clusters begin with 1, and a list of controllers may name two clusters by mistake."""
@@ -352,7 +360,7 @@ def test_nodes_of_another_cluster_with_the_same_ids_are_not_confused_with_ours(
     assert findings["VOTER_DOWN"]["commands"] == [f"kctl add-voter 2@{address(2)} --replace"]
 
 
-def test_a_voter_that_was_started_in_another_cluster(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_a_voter_that_was_started_in_another_cluster(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.clusters[3], clinic.disks[3], clinic.views[3] = "D", b"\7" * 16, None
     clinic.statuses[3].last_fetch_ms = 5000
     findings, _ = diagnose()

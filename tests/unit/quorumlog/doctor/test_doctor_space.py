@@ -43,12 +43,14 @@ def test_low_disk_space_is_a_finding(
     assert found["what"].endswith("free in /data")
 
 
-def test_directories_with_low_space_are_one_finding_fullest_first(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_one_finding_lists_directories_with_low_space_in_order_of_their_free_space(
+    clinic: Clinic, diagnose: Diagnose
+) -> None:
     room(clinic, 11, "/b/data", 512 * MIB, 10 * GIB)
     room(clinic, 11, "/b/data/quorum", 512 * MIB, 10 * GIB)  # the same file system
     room(clinic, 12, "/c/data", 3 * GIB, 100 * GIB)
-    room(clinic, 12, "/d/data", 0, 10 * GIB, "no space left on device")  # said elsewhere
-    room(clinic, 2, "/v/quorum", 0, 0)  # no numbers
+    room(clinic, 12, "/d/data", 0, 10 * GIB, "no space left on device")  # reported as DIRECTORY_OFFLINE
+    room(clinic, 2, "/v/quorum", 0, 0)  # the size is unknown
     findings, _ = diagnose()
     assert findings["LOW_SPACE"]["what"] == (
         "2 directories with little free space: node 11: 512 MiB of 10 GiB free in /b/data; "
@@ -56,7 +58,7 @@ def test_directories_with_low_space_are_one_finding_fullest_first(clinic: Clinic
     )
 
 
-def test_the_reason_why_a_directory_is_offline(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_why_a_directory_is_offline(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.described[12].directories_offline.append("/d")
     room(clinic, 12, "/d", 0, 10 * GIB, "/d: logs/t-0: No space left on device")
     findings, _ = diagnose()
@@ -72,9 +74,7 @@ def report(clinic: Clinic, node_id: int, *, at_ms: int = 1_700_000_000_000, by: 
     return clinic.described[by].ends[-1]
 
 
-def test_a_broker_that_reported_a_full_disk_is_not_just_refusing_connections(
-    clinic: Clinic, diagnose: Diagnose
-) -> None:
+def test_doctor_reports_the_full_disk_that_a_stopped_broker_had_reported(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.topic("t", (11, 12, 13))
     clinic.fence(13)
     report(clinic, 13, at_ms=1, by=2, cause="an older end")
@@ -93,7 +93,7 @@ def test_a_broker_that_reported_a_full_disk_is_not_just_refusing_connections(
     assert findings["UNDER_REPLICATED"]["next"].startswith(step)
 
 
-def test_a_voter_that_reported_its_end(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_why_a_voter_ended(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.silence_voter(3)
     report(clinic, 3, cause="quorum.db: disk I/O error", next="check the disk")
     findings, _ = diagnose()
@@ -103,7 +103,7 @@ def test_a_voter_that_reported_its_end(clinic: Clinic, diagnose: Diagnose) -> No
     )
 
 
-def test_words_of_a_report_stay_inside_their_quotes(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_a_node_report_cannot_escape_from_its_quotation_marks(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.silence_voter(3)
     report(clinic, 3, cause='x"; its disk hangs', next='y"; delete the data directory of node 1')
     found = diagnose()[0]["VOTER_DOWN"]
@@ -113,7 +113,7 @@ def test_words_of_a_report_stay_inside_their_quotes(clinic: Clinic, diagnose: Di
     assert found["cause"].count('"') == 2
 
 
-def test_a_report_from_before_the_restart_does_not_count(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_ignores_a_report_from_before_the_node_restarted(clinic: Clinic, diagnose: Diagnose) -> None:
     report(clinic, 13, next="make room")
     assert diagnose() == ({}, 0)
     clinic.topic("t", (11, 12, 13))

@@ -142,12 +142,12 @@ def body_of(test: str) -> str:
     return ""
 
 
-def test_every_finding_is_in_one_table() -> None:
+def test_every_finding_is_in_exactly_one_table() -> None:
     known = Counter(word for table in (RUN, NO_COMMAND) for word in table)
     assert known == Counter({site.finding for site in sites()})
 
 
-def test_a_finding_with_commands_is_run() -> None:
+def test_the_commands_of_every_finding_are_run_by_a_test() -> None:
     with_commands = {site.finding for site in sites() if site.has_commands}
     assert with_commands <= RUN.keys()
 
@@ -157,10 +157,10 @@ def test_each_place_that_makes_a_finding_has_a_test() -> None:
     assert {word: len(tests) for word, tests in RUN.items() if len(tests) < places[word]} == {}
 
 
-def test_the_tests_exist_and_contain_the_finding() -> None:
+def test_the_listed_tests_exist_and_contain_their_finding() -> None:
     missing = [(word, test) for word, tests in RUN.items() for test in tests if f'"{word}"' not in body_of(test)]
     assert missing == []
 
 
-def test_a_reason_is_given() -> None:
+def test_every_finding_without_a_command_has_a_reason() -> None:
     assert all(reason.strip() for reason in NO_COMMAND.values())

@@ -49,7 +49,7 @@ def seen(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> ObservedTransaction
     return observed
 
 
-def test_transactions_that_end_in_time_are_no_finding(seen: ObservedTransactions, diagnose: Diagnose) -> None:
+def test_transactions_within_the_time_limit_cause_no_finding(seen: ObservedTransactions, diagnose: Diagnose) -> None:
     seen.found = found(known(open_ms=LONG_MS))
     assert diagnose() == ({}, 0)
 
@@ -69,19 +69,19 @@ def test_transactions_are_judged_by_the_clocks_of_the_nodes(
     real_ms = Sources.real().wall_ms()
     for described in clinic.described.values():
         described.wall_ms = real_ms - hour_ms
-    clinic.described[2].wall_ms = real_ms  # one node alone is wrong
+    clinic.described[2].wall_ms = real_ms  # the clock of a single node differs
     diagnose()
     assert asked_ms[0] < real_ms - hour_ms / 2
 
 
-def test_without_transactions_nobody_is_asked(
+def test_doctor_asks_no_broker_about_transactions_without_a_transaction_state_topic(
     clinic: Clinic, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(examination, "look_at_transactions", None)
     assert diagnose() == ({}, 0)
 
 
-def test_a_transaction_that_nobody_knows_is_aborted_where_it_is_open(
+def test_doctor_aborts_an_unknown_transaction_by_its_partition_and_start_offset(
     seen: ObservedTransactions, diagnose: Diagnose
 ) -> None:
     seen.found = found(None, (Hanging(OPEN, None, False, STABLE),))
@@ -94,7 +94,7 @@ def test_a_transaction_that_nobody_knows_is_aborted_where_it_is_open(
     assert finding["partitions"] == ["ledger-2"]
 
 
-def test_the_partition_that_a_later_transaction_does_not_contain_is_named(
+def test_doctor_reports_that_the_coordinator_does_not_know_the_partition_of_a_transaction(
     seen: ObservedTransactions, diagnose: Diagnose
 ) -> None:
     seen.found = found(known("CompleteCommit", None), (Hanging(OPEN, known("CompleteCommit", None), False, STABLE),))
@@ -102,7 +102,9 @@ def test_the_partition_that_a_later_transaction_does_not_contain_is_named(
     assert finding["cause"].endswith("the coordinator reports its producer as CompleteCommit, without this partition")
 
 
-def test_an_overdue_transaction_is_aborted_by_its_quoted_id(seen: ObservedTransactions, diagnose: Diagnose) -> None:
+def test_doctor_aborts_an_overdue_transaction_by_its_quoted_transactional_id(
+    seen: ObservedTransactions, diagnose: Diagnose
+) -> None:
     late = known(open_ms=3_600_000)
     seen.found = found(late, (Hanging(OPEN, late, True, STABLE),))
     findings, _ = diagnose()
@@ -110,7 +112,9 @@ def test_an_overdue_transaction_is_aborted_by_its_quoted_id(seen: ObservedTransa
     assert findings["HANGING_TRANSACTION"]["commands"] == ["kctl transactions abort 'billing 1' --yes"]
 
 
-def test_a_decided_transaction_is_not_aborted(seen: ObservedTransactions, diagnose: Diagnose) -> None:
+def test_doctor_reports_missing_markers_instead_of_aborting_a_prepared_transaction(
+    seen: ObservedTransactions, diagnose: Diagnose
+) -> None:
     late = known("PrepareCommit", 3_600_000, "billing")
     seen.found = found(late, (Hanging(OPEN, late, True, STABLE),))
     findings, code = diagnose()
@@ -131,7 +135,7 @@ def test_a_long_transaction_is_advice_with_the_offsets_that_it_holds_back(
     assert finding["next"].endswith("if it no longer runs: kctl transactions abort billing --yes")
 
 
-def test_a_long_transaction_of_a_scope_is_left_to_its_driver_or_its_time_out(
+def test_a_long_transaction_of_a_scope_is_left_to_its_driver_or_its_timeout(
     seen: ObservedTransactions, diagnose: Diagnose
 ) -> None:
     seen.found = found(known(open_ms=LONG_MS + 1, name="__scope/reports/0-1"))
@@ -151,7 +155,7 @@ def test_a_coordinator_that_does_not_answer_is_a_problem(seen: ObservedTransacti
     assert code == 1
 
 
-def test_partitions_without_a_coordinator_are_critical(
+def test_transaction_partitions_without_a_coordinator_are_critical(
     seen: ObservedTransactions, clinic: Clinic, diagnose: Diagnose
 ) -> None:
     clinic.metadata.topics[0].partitions[1].leader = -1

@@ -11,7 +11,7 @@ from quorumlog.wire.v1 import quorum_pb2
 from tests.unit.quorumlog.doctor.clinic import SILENT, Clinic, Diagnose, address, use, voter
 
 
-def test_a_voter_returned_with_another_disk(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_a_voter_that_restarted_with_another_disk(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.statuses[3].last_fetch_ms = 9000
     clinic.disks[3] = b"\7" * 16
     findings, _ = diagnose()
@@ -22,7 +22,7 @@ def test_a_voter_returned_with_another_disk(clinic: Clinic, diagnose: Diagnose) 
     assert found["commands"] == ["kctl add-voter 3@h3:9093 --replace"]
 
 
-def test_a_voter_with_another_disk_is_named_before_the_leader_misses_the_old_one(
+def test_doctor_reports_a_new_disk_before_the_leader_misses_fetches_from_the_old_disk(
     clinic: Clinic, diagnose: Diagnose, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clinic.disks[3] = b"\7" * 16  # the old disk last fetched 100 ms ago
@@ -39,7 +39,7 @@ def test_a_voter_with_another_disk_is_named_before_the_leader_misses_the_old_one
         ((1, 2, 3, 4), ["kctl add-voter 11@h11:9093 --wait"]),
     ],
 )
-def test_brokers_that_run_are_proposed_as_voters(
+def test_doctor_proposes_running_brokers_as_voters(
     monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose, voters: tuple[int, ...], command: list[str]
 ) -> None:
     use(Clinic(voters=voters), monkeypatch)
@@ -48,7 +48,7 @@ def test_brokers_that_run_are_proposed_as_voters(
 
 
 @pytest.mark.parametrize(("voters", "target"), [((1,), (1, 5, 6)), ((1, 2), (1, 2, 5))])
-def test_while_the_voters_change_no_other_change_is_proposed(
+def test_doctor_proposes_no_voter_change_while_another_change_is_in_progress(
     monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose, voters: tuple[int, ...], target: tuple[int, ...]
 ) -> None:
     """`kctl alter-quorum --target` with other nodes would replace the operator's target."""
@@ -59,7 +59,7 @@ def test_while_the_voters_change_no_other_change_is_proposed(
     assert diagnose()[0].keys() == {"TARGET_IN_PROGRESS"}
 
 
-def test_without_another_node_an_even_number_of_voters_is_reduced(
+def test_doctor_proposes_removing_one_of_four_voters_if_there_is_no_other_node(
     monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose
 ) -> None:
     clinic = Clinic(voters=(1, 2, 3, 4), brokers=())
@@ -68,9 +68,11 @@ def test_without_another_node_an_even_number_of_voters_is_reduced(
     clinic.silent = {3: SILENT}
     assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 3"], "prefer a voter that is down"
     clinic.silent, clinic.statuses[2].last_fetch_ms = {}, 9000
-    assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 2"], "or one that the leader does not hear"
+    assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 2"], (
+        "or a voter that does not fetch from the leader"
+    )
     clinic.disks[3] = b"\7" * 16
-    assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 3"], "or one without its disk"
+    assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 3"], "or a voter without its old disk"
     use(Clinic(voters=(1, 2), brokers=()), monkeypatch)
     found = diagnose()[0]["EVEN_VOTERS"]
     assert found["commands"] == []
@@ -87,7 +89,7 @@ def test_without_another_node_an_even_number_of_voters_is_reduced(
         (-7_500_000, "node 13 is 2 hours behind"),
     ],
 )
-def test_clocks_that_differ_are_named(
+def test_doctor_reports_a_clock_that_differs_by_more_than_5_seconds(
     clinic: Clinic, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch, ahead_ms: int, told: str | None
 ) -> None:
     now_ms = Sources.real().wall_ms()
@@ -102,7 +104,7 @@ def test_clocks_that_differ_are_named(
 
 
 @pytest.mark.parametrize(("ahead_ms", "told"), [(-60_000, "node 2 is 60 s behind"), (60_000, "node 2 is 60 s ahead")])
-def test_the_local_clock_decides_between_two_nodes(
+def test_the_local_clock_decides_which_of_two_nodes_has_a_wrong_clock(
     diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch, ahead_ms: int, told: str
 ) -> None:
     clinic = Clinic(voters=(1, 2), brokers=())
@@ -120,7 +122,7 @@ def test_a_wrong_local_clock_is_not_a_finding(clinic: Clinic, diagnose: Diagnose
     assert diagnose() == ({}, 0)
 
 
-def test_voters_that_returned_with_empty_disks_form_no_quorum(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_no_quorum_if_voters_restarted_with_empty_disks(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.leader = None
     clinic.disks = {1: b"\7" * 16, 2: b"\7" * 16}
     findings, _ = diagnose()
@@ -140,7 +142,7 @@ def test_voters_that_returned_with_empty_disks_form_no_quorum(clinic: Clinic, di
     assert found["next"].startswith("1 more must be up with its old disk: node 1 or node 2; if the disks are lost")
 
 
-def test_a_leader_that_waits_for_voters_with_empty_disks(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_a_paused_leader_whose_voters_have_empty_disks(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.paused = True
     clinic.disks = {2: b"\7" * 16, 3: b"\7" * 16}
     for node_id in (2, 3):
@@ -150,7 +152,7 @@ def test_a_leader_that_waits_for_voters_with_empty_disks(clinic: Clinic, diagnos
     assert found["next"].startswith("1 more must be up with its old disk: node 2 or node 3; if the disks are lost")
 
 
-def test_an_address_that_may_belong_to_a_broker_is_not_a_finding(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_an_address_that_may_belong_to_a_broker_is_not_reported_as_unknown(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.brokers = [11, 12]  # 13 does not fetch from this leader, so no node knows its control address
     clinic.silent = {13: HANGS}
     assert diagnose("--controllers", f"{address(1)},{address(13)}")[0].keys() == set()
@@ -158,17 +160,17 @@ def test_an_address_that_may_belong_to_a_broker_is_not_a_finding(clinic: Clinic,
     assert diagnose("--controllers", f"{address(1)},{address(13)}")[0].keys() == {"UNKNOWN_ADDRESS"}
 
 
-def test_the_leader_is_asked_for_heartbeats(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_sends_controller_requests_to_the_leader_that_it_found(clinic: Clinic, diagnose: Diagnose) -> None:
     assert diagnose("--controllers", address(3)) == ({}, 0)
     assert clinic.preferred == address(1)
 
 
-def test_two_nodes_with_one_id(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_two_nodes_with_the_same_id(diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch) -> None:
     clinic = Clinic(brokers=(11, 12, 13, 112))
     use(clinic, monkeypatch)
     del clinic.metadata.brokers[3]
     clinic.claims[112] = 12
-    assert diagnose() == ({}, 0), "one node, at two addresses"
+    assert diagnose() == ({}, 0), "a single node at two addresses"
     clinic.disks[112] = b"\7" * 16
     findings, _ = diagnose()
     assert findings.keys() == {"SAME_ID"}
@@ -176,7 +178,7 @@ def test_two_nodes_with_one_id(diagnose: Diagnose, monkeypatch: pytest.MonkeyPat
     assert findings["SAME_ID"]["nodes"] == [12]
 
 
-def test_without_a_leader_newly_started_brokers_know_nothing(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_doctor_reports_that_new_brokers_know_no_metadata_without_a_leader(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.leader = None
     clinic.silent = dict.fromkeys((1, 2, 3), SILENT)
     clinic.metadata.Clear()
