@@ -67,20 +67,20 @@ MUTANTS = (
         VOLUNTEER,
         "is_voter = was_voter and not had_left",
         "is_voter = not had_left",
-        (f"{VOLUNTEER_TESTS}::test_a_new_node_that_stops_before_its_first_answer_asks_again",),
+        (f"{VOLUNTEER_TESTS}::test_a_new_node_that_stops_before_its_first_answer_asks_to_join_again_later",),
     ),
     Mutant(
         "only the last of several rebuilds counts",
         GENERATIONS,
         "history.rebuilt_at(before.generation + 1)",
         "history.rebuilt_at(before.newer)",
-        (f"{GENERATION_TESTS}::test_a_quorum_that_was_rebuilt_twice_has_lost_records_from_the_first_time_on",),
+        (f"{GENERATION_TESTS}::test_records_after_the_first_of_two_rebuilds_are_reported_as_lost",),
     ),
     Mutant(
         "a recovery ignores an interrupt at its question",
         COMMANDS,
         "handler = signal.signal(signal.SIGINT, signal.default_int_handler)",
         "handler = signal.getsignal(signal.SIGINT)",
-        (f"{RECOVER_TESTS}::test_an_interrupt_at_the_question_refuses",),
+        (f"{RECOVER_TESTS}::test_an_interrupt_at_the_confirmation_changes_nothing",),
     ),
 )

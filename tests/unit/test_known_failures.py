@@ -77,7 +77,7 @@ def test_each_known_failure_has_a_test_named_after_it(row: Row) -> None:
     assert any(name.startswith(tuple(numbers_of(row))) for name in last), row.tests
 
 
-def test_no_number_is_missing_or_twice() -> None:
+def test_no_number_of_the_tables_is_missing_or_repeated() -> None:
     assert [row.number for row in FAILURES["Raft, log, snapshots, membership"]] == sorted(QUORUM, key=place)
     assert [row.number for row in FAILURES["Controller and brokers"]] == sorted(CONTROLLER, key=place)
     numbers = [int(row.number) for row in INPUTS]

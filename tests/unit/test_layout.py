@@ -27,7 +27,7 @@ def test_each_folder_of_unit_tests_has_its_folder_in_the_source() -> None:
     assert {str(folder) for folder in folders if not (ROOT / folder).is_dir()} == set()
 
 
-def test_modules_log_in_one_way() -> None:
+def test_modules_log_only_through_the_loggers_of_one_module() -> None:
     """The product logs only by the loggers of one module, under one name."""
     modules, names = set(), set()
     for module, node in statements():

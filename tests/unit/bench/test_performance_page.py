@@ -16,11 +16,11 @@ def stored() -> dict[str, Any]:
     return result
 
 
-def test_the_page_is_the_one_of_the_stored_result(stored: dict[str, Any]) -> None:
+def test_the_performance_page_matches_the_stored_result(stored: dict[str, Any]) -> None:
     assert PAGE.read_text() == page(stored), "run `python -m bench.performance_page`"
 
 
-def test_a_result_without_kafka_has_its_reason_and_no_ratios(stored: dict[str, Any]) -> None:
+def test_the_page_without_kafka_gives_the_reason_and_no_ratios(stored: dict[str, Any]) -> None:
     for row in stored["results"]:
         del row["kafka"]
     text = page(stored | {"missing": "java is not installed"})
@@ -41,5 +41,7 @@ def test_a_result_without_kafka_has_its_reason_and_no_ratios(stored: dict[str, A
         ("idle_mib", None, False),
     ],
 )
-def test_more_is_better_only_for_rates(name: str, ratio: float | None, is_behind: bool) -> None:
+def test_a_figure_is_behind_if_a_rate_is_lower_or_a_latency_is_higher(
+    name: str, ratio: float | None, is_behind: bool
+) -> None:
     assert Figure(name, 1.0, None, ratio).is_behind is is_behind

@@ -33,7 +33,7 @@ def test_a_result_has_the_shares_of_other_processes_and_the_reason_why_kafka_is_
     assert result["floors"]["memcpy_gb_s"] > 0
 
 
-def test_the_percentile_of_few_values_is_one_of_them() -> None:
+def test_the_percentile_of_a_few_values_is_one_of_these_values() -> None:
     assert at([1.0, 2.0, 3.0], 0.5) == 2.0
     assert at([1.0, 2.0, 3.0], 0.999) == 3.0
     assert at([1.0, 2.0, 3.0], 1.0) == 3.0

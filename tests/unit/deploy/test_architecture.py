@@ -111,14 +111,14 @@ def test_a_room_imports_the_rooms_in_its_row() -> None:
         assert found[room] - permitted == imports, room
 
 
-def test_named_files_exist() -> None:
+def test_files_named_in_the_page_exist() -> None:
     paths = [name for name in quoted(PAGE) if re.fullmatch(r"[\w./-]+", name) and "/" in name]
     assert len(paths) > 80
     for path in paths:
         assert (ROOT / path).exists(), path
 
 
-def test_named_classes_and_functions_exist() -> None:
+def test_classes_and_functions_named_in_the_page_exist() -> None:
     everything = set().union(*(defined(path) for path in modules(*PACKAGES)))
     names = {name for name in quoted(PAGE) if re.fullmatch(r"[A-Z]\w*(\.\w+)?|\w*_\w+", name)} - set(PACKAGES)
     assert len(names) > 50
@@ -127,7 +127,7 @@ def test_named_classes_and_functions_exist() -> None:
 
 
 @pytest.mark.parametrize("walk", ["A Produce", "A Fetch", "A vote", "The creation of a topic"])
-def test_each_step_of_a_walk_names_what_its_file_defines(walk: str) -> None:
+def test_each_step_of_a_walk_names_definitions_of_its_file(walk: str) -> None:
     steps = re.findall(r"^- `([\w/.]+\.py)`: (.*?)(?=^- |^$|\Z)", section(walk), re.MULTILINE | re.DOTALL)
     assert len(steps) >= 4
     assert section(walk).count("- Reply: ") == 1
@@ -137,7 +137,7 @@ def test_each_step_of_a_walk_names_what_its_file_defines(walk: str) -> None:
         assert own <= defined(ROOT / path), f"{path} does not define {own - defined(ROOT / path)}"
 
 
-def test_every_record_appears_in_the_files_that_a_new_one_touches() -> None:
+def test_every_record_appears_in_the_files_that_a_new_record_changes() -> None:
     files = re.findall(r"^- `([\w/.]+)`$", section("Where a change goes"), re.MULTILINE)
     assert len(files) > 5
     for path in files:

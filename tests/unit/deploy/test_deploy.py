@@ -28,7 +28,7 @@ PARSERS = {"quorum-node": node_parser, "broker": broker_parser}
 
 
 def load(arguments: list[str], environ: dict[str, str]) -> NodeConfig:
-    """The configuration of a command line such as [broker, run, …]."""
+    """Return the configuration of a command line such as [broker, run, …]."""
     program = Path(arguments[0]).name
     return configuration.load(program, PARSERS[program]().parse_args(arguments[1:]), environ)
 
@@ -49,7 +49,7 @@ def unit(name: str) -> configparser.RawConfigParser:
 
 
 @pytest.mark.parametrize("program", ["quorum-node", "broker"])
-def test_units_start_existing_programs(program: str) -> None:
+def test_systemd_units_start_existing_programs(program: str) -> None:
     service = unit(program)["Service"]
     arguments = shlex.split(service["ExecStart"])
     assert Path(arguments[0]).name == program
@@ -66,7 +66,7 @@ def test_units_start_existing_programs(program: str) -> None:
 def test_systemd_understands_the_units(program: str, tmp_path: Path) -> None:
     text = (DEPLOY / "systemd" / f"{program}.service").read_text()
     path = tmp_path / f"{program}.service"
-    path.write_text(re.sub("ExecStart=.*", "ExecStart=/bin/true", text))  # it is not installed here
+    path.write_text(re.sub("ExecStart=.*", "ExecStart=/bin/true", text))  # the program is not installed on this machine
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(path)], capture_output=True, text=True, check=False, timeout=60
     )
@@ -97,7 +97,7 @@ def test_the_services_of_compose_make_a_cluster() -> None:
     assert len({config.node_id for config in configs.values()}) == 6
     for name, config in configs.items():
         assert config.control_advertise is not None
-        assert config.control_advertise.host == name  # the address at which the others in the network reach it
+        assert config.control_advertise.host == name  # the address that other containers connect to
         assert config.data_dirs == ("/var/lib/quorumlog/data",)
         assert name in document["volumes"]
     (founders,) = {config.initial_voters for config in voters.values()}
@@ -113,7 +113,7 @@ def test_the_services_of_compose_make_a_cluster() -> None:
     assert len({config.kafka_listeners[1].advertise for config in brokers.values()}) == 3
 
 
-def test_the_image() -> None:
+def test_the_image_runs_a_standalone_broker_as_an_unprivileged_user() -> None:
     text = (DEPLOY / "docker" / "Dockerfile").read_text().replace("\\\n", " ")
     command = next(line for line in text.splitlines() if line.startswith("CMD ["))
     config = load(yaml.safe_load(command.removeprefix("CMD ")), image_environment())

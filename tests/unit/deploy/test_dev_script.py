@@ -87,7 +87,7 @@ def root(tmp_path: Path) -> Machine:
 GOOD_JAVA = "echo 'openjdk version \"17.0.1\" 2021-10-19' >&2"
 
 
-def test_usage(user: Machine) -> None:
+def test_dev_prints_its_usage_and_refuses_unknown_commands(user: Machine) -> None:
     assert user.run("help").returncode == 0
     assert "demo" in user.run("help").stdout
     wrong = user.run("nonsense")
@@ -122,7 +122,7 @@ def test_a_missing_java_is_reported(user: Machine) -> None:
     (user.home / "jvm" / "17" / "bin").mkdir(parents=True)
     (user.tools / "java").rename(user.home / "java-11")
     user.tool("java", GOOD_JAVA)
-    (user.tools / "java").rename(user.home / "jvm" / "17" / "bin" / "java")  # one that is not on the PATH is also found
+    (user.tools / "java").rename(user.home / "jvm" / "17" / "bin" / "java")  # a Java outside the PATH is also found
     assert user.run("test").returncode == 0
 
 
@@ -173,7 +173,7 @@ def test_the_extensions_are_compiled_again_after_a_change_of_a_source(user: Mach
     assert compiles()
 
 
-def test_the_environment_is_made_once(user: Machine) -> None:
+def test_packages_are_installed_once_and_again_after_the_lock_changed(user: Machine) -> None:
     user.tool("python3", user.python())
     user.tool("java", GOOD_JAVA)
     assert user.run("test", "-k", "x").returncode == 0
@@ -193,7 +193,7 @@ def test_the_environment_is_made_once(user: Machine) -> None:
 
 
 def stages(machine: Machine) -> list[str]:
-    """The calls of pytest."""
+    """Return the calls of pytest."""
     return [line for line in machine.log if line.startswith("python -m pytest")]
 
 
@@ -209,7 +209,7 @@ def test_the_stages_run_every_test_once(user: Machine) -> None:
     assert all((ROOT / folder).is_dir() for folder in folders)
     for last in (others, quiet):
         assert [word.removeprefix("--ignore=") for word in last.split() if word.startswith("--ignore=")] == folders
-        assert " tests" not in last, "it takes every folder that is not ignored"
+        assert " tests" not in last, "the last stages run every folder that is not ignored"
     marked = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if MARK in path.read_text()]
     assert marked == [], "the quiet stage ignores these folders"
 
@@ -227,7 +227,7 @@ def test_the_fast_tests_are_the_first_stage(user: Machine) -> None:
     assert stages(user) == [f"{first} -x"]
 
 
-def test_arguments_go_to_pytest(user: Machine) -> None:
+def test_arguments_are_passed_to_pytest(user: Machine) -> None:
     user.tool("python3", user.python())
     user.tool("java", GOOD_JAVA)
     assert user.run("test", "tests/unit", "-k", "config or clock").returncode == 0
@@ -275,7 +275,7 @@ def test_a_failed_installation_is_reported(root: Machine) -> None:
     assert "could not install python3.11-venv" in done.stderr
 
 
-def test_the_script_is_executable() -> None:
+def test_the_scripts_are_executable_and_parse() -> None:
     for script in ("dev", ".ci/run"):
         assert os.access(ROOT / script, os.X_OK)
         assert subprocess.run([SHELL, "-n", str(ROOT / script)], check=False, timeout=30).returncode == 0

@@ -24,7 +24,7 @@ BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 
 
 def commands(program: str) -> list[list[str]]:
-    """The command lines of blocks that start with `program`, after `$ ` in docs, without placeholders and comments."""
+    """Return the commands of blocks that start with `program` (after `$ ` in docs) and have no placeholders."""
     found = []
     for document, prompt in ((README, ""), (DOCS, "$ ")):
         text = "".join(body for language, body in BLOCK.findall(document) if not language).replace("\\\n", " ")
@@ -34,7 +34,9 @@ def commands(program: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("program", "parser"), [("broker", broker_parser), ("quorum-node", node_parser)])
-def test_server_commands_parse_and_make_sense(program: str, parser: Callable[[], ArgumentParser]) -> None:
+def test_server_commands_in_the_documentation_parse_and_load(
+    program: str, parser: Callable[[], ArgumentParser]
+) -> None:
     lines = commands(program)
     assert lines
     for line in lines:
@@ -42,7 +44,7 @@ def test_server_commands_parse_and_make_sense(program: str, parser: Callable[[],
         assert config.node_id > 0
 
 
-def test_kctl_commands_parse() -> None:
+def test_kctl_commands_in_the_documentation_parse() -> None:
     lines = commands("kctl")
     assert len(lines) >= 40
     for line in lines:
@@ -56,7 +58,7 @@ def test_kctl_commands_parse() -> None:
         command.make_context("kctl", list(rest), parent=context)
 
 
-def test_linked_files_exist() -> None:
+def test_linked_files_and_sections_exist() -> None:
     documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
     assert len(documents) > 8
     for document in documents:
@@ -70,16 +72,16 @@ def test_linked_files_exist() -> None:
 
 
 def sections(text: str) -> set[str]:
-    """Return the names of its headings in links."""
+    """Return the anchors of all headings in a text."""
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_version_is_the_same_everywhere() -> None:
+def test_the_package_and_pyproject_have_the_same_version() -> None:
     assert f'version = "{quorumlog.__version__}"' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_requirements_name_no_index_and_hash_everything() -> None:
+def test_locked_requirements_have_hashes_and_no_index() -> None:
     for lock in ("requirements.lock", "proto/requirements.lock"):
         text = (ROOT / lock).read_text()
         assert "://" not in text

@@ -32,7 +32,9 @@ def run(program: str, *arguments: str, path: Path) -> subprocess.CompletedProces
 @pytest.mark.parametrize("form", ["folder", "module"])
 @pytest.mark.parametrize("name", ROOMS)
 @pytest.mark.parametrize("program", ["quorum-node", "broker"])
-def test_a_package_that_shadows_ours_is_named(tmp_path: Path, program: str, name: str, form: str) -> None:
+def test_a_server_reports_a_package_that_shadows_one_of_ours(
+    tmp_path: Path, program: str, name: str, form: str
+) -> None:
     theirs = tmp_path / name if form == "folder" else tmp_path / f"{name}.py"
     if form == "folder":
         theirs.mkdir()
@@ -49,7 +51,7 @@ def test_a_package_that_shadows_ours_is_named(tmp_path: Path, program: str, name
 
 
 @pytest.mark.parametrize("program", ["quorum-node", "broker"])
-def test_a_folder_without_init_and_its_own_module_shadow_nothing(tmp_path: Path, program: str) -> None:
+def test_folders_without_an_init_file_shadow_no_package(tmp_path: Path, program: str) -> None:
     for name in ROOMS:
         (tmp_path / name).mkdir()
         (tmp_path / name / "notes.txt").touch()
@@ -58,7 +60,7 @@ def test_a_folder_without_init_and_its_own_module_shadow_nothing(tmp_path: Path,
 
 
 @pytest.mark.parametrize("module", ["quorumlog_server.quorum_node", "broker.cli"])
-def test_a_server_run_as_a_module_names_the_package_too(tmp_path: Path, module: str) -> None:
+def test_a_server_run_as_a_module_reports_a_shadowing_package(tmp_path: Path, module: str) -> None:
     (tmp_path / "metadata.py").touch()
     finished = subprocess.run(
         [sys.executable, "-m", module, "run", "--standalone"],
@@ -72,7 +74,7 @@ def test_a_server_run_as_a_module_names_the_package_too(tmp_path: Path, module: 
     assert f"{tmp_path / 'metadata.py'} shadows quorumlog's package metadata" in finished.stderr
 
 
-def test_kctl_runs_despite_such_packages_and_starts_our_servers(tmp_path: Path) -> None:
+def test_kctl_runs_our_packages_despite_shadowing_modules(tmp_path: Path) -> None:
     for name in ROOMS:
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
     finished = run("kctl", "metadata", "dump", str(tmp_path / "nothing"), path=tmp_path)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 CACHE = ROOT / ".dev" / "tests" / "mypy"
-"""What mypy knows about our modules, which have not changed since the last run."""
+"""The cache of mypy for our modules that have not changed since the last run."""
 REVEALED = {
     "broker.bootstrap": "str",
     "standalone": "def (start_timeout_s: float =) -> contextlib._GeneratorContextManager[quorumlog.testing.Broker",

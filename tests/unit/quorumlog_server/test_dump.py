@@ -144,7 +144,7 @@ async def test_a_copy_without_its_lock_file_is_read(tmp_path: Path) -> None:
     assert (await in_thread(tmp_path / "q")).features == [2, 3, 4, 5, 6]
 
 
-async def test_damage_is_named_with_its_place(tmp_path: Path) -> None:
+async def test_the_error_about_a_damaged_write_ahead_log_names_the_original_directory(tmp_path: Path) -> None:
     """The error names the directory, not the copy that was read."""
     folder = await crashed(tmp_path)
     flip(folder / WAL, (folder / WAL).stat().st_size // 2)
@@ -166,7 +166,7 @@ async def test_batches_before_a_damaged_one_are_returned(tmp_path: Path) -> None
     assert "offset 5" in read.error.message
 
 
-async def test_missing_files_are_named(tmp_path: Path) -> None:
+async def test_missing_files_and_foreign_paths_are_reported(tmp_path: Path) -> None:
     await a_log(tmp_path / "q")
     (tmp_path / "q" / IDENTITY).unlink()
     assert "quorum.json is missing" in str((await in_thread(tmp_path / "q")).error)
@@ -187,7 +187,7 @@ async def test_missing_files_are_named(tmp_path: Path) -> None:
 # Snapshots
 
 
-async def test_a_snapshot_is_read_as_its_state(tmp_path: Path) -> None:
+async def test_dump_of_a_snapshot_returns_the_cluster_state(tmp_path: Path) -> None:
     image = example()
     path = tmp_path / SNAPSHOT_NAME.format(image.end_offset, 1)
     path.write_bytes(image_bytes(image))
@@ -203,7 +203,7 @@ async def test_a_snapshot_is_read_as_its_state(tmp_path: Path) -> None:
     assert [topic.name for topic in one.topics] == ["topic1"]
 
 
-async def test_every_damage_to_a_snapshot_is_refused(tmp_path: Path) -> None:
+async def test_a_damaged_or_truncated_snapshot_is_refused(tmp_path: Path) -> None:
     whole = image_bytes(example())
     path = tmp_path / "x.snapshot"
     for place in range(0, len(whole), 7):
@@ -254,7 +254,7 @@ def program(*arguments: str) -> tuple[int, list[tuple[bytes, bytes]]]:
     return done.returncode, list(frames(done.stdout))
 
 
-async def test_the_program_writes_frames_and_its_error_last(tmp_path: Path) -> None:
+async def test_the_dump_program_writes_its_output_and_its_error_as_frames(tmp_path: Path) -> None:
     await a_log(tmp_path)
     code, found = program(str(tmp_path))
     assert (code, [kind for kind, _ in found]) == (0, [b"I"] + [b"B"] * 7)

@@ -1,4 +1,4 @@
-"""How a process notes its end in its directories."""
+"""The note about the end of a process in its data directories."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def noted(folder: Path) -> End | None:
     return next_one.before
 
 
-async def test_a_refusal_after_the_beginning_is_noted(tmp_path: Path) -> None:
+async def test_a_refused_start_is_noted_once_the_process_has_begun(tmp_path: Path) -> None:
     """A broker locks its directories before it binds its ports.  Without a note it would count as killed."""
     one = farewell(tmp_path)
     one.begin()
@@ -36,7 +36,9 @@ async def test_a_refusal_after_the_beginning_is_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
-async def test_only_a_failure_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_refused: bool) -> None:
+async def test_only_a_failure_is_reported_to_other_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
     """A refusal is on the terminal from which the process was started, and no other node can do anything about it."""
     reported: list[End | None] = []
 
@@ -50,7 +52,7 @@ async def test_only_a_failure_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
     assert [None if end is None else end.cause for end in reported] == ([] if is_refused else ["disk full"])
 
 
-async def test_a_refusal_before_the_beginning_leaves_the_note_of_the_process_that_runs(tmp_path: Path) -> None:
+async def test_a_process_refused_before_it_begins_keeps_the_note_of_the_running_process(tmp_path: Path) -> None:
     farewell(tmp_path).begin()
     await farewell(tmp_path).end(2, ConfigError("in use"))
     assert noted(tmp_path) == End(RUNNING, 5)

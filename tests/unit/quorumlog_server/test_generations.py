@@ -1,4 +1,4 @@
-"""The report of a node whose quorum was rebuilt while it was away."""
+"""The report of a node whose quorum was rebuilt while the node was down."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def lost(line: dict[str, Any] | None) -> tuple[int, int]:
     return line["from_offset"], line["to_offset"]
 
 
-def test_records_above_the_rebuild_are_reported_as_lost() -> None:
+def test_records_after_the_offset_of_a_rebuild_are_reported_as_lost() -> None:
     assert lost(warned(830, history(812))) == (812, 830)
     assert warned(812, history(812)) is None
 
 
-def test_a_quorum_that_was_rebuilt_twice_has_lost_records_from_the_first_time_on() -> None:
+def test_records_after_the_first_of_two_rebuilds_are_reported_as_lost() -> None:
     """`recover` is repeated after an interruption, and each run begins a generation."""
     assert lost(warned(830, history(812, 840))) == (812, 830)
     assert warned(830, history(812, 840), generation=1) is None
 
 
-def test_a_snapshot_from_after_the_rebuild_does_not_show_a_loss() -> None:
+def test_a_snapshot_taken_after_the_rebuild_causes_a_warning_instead_of_an_error() -> None:
     found = history(812)
     found.trim(LogBase(LogEnd(1, 900), voters(1)))
     line = warned(830, found)

@@ -51,7 +51,7 @@ def interrupted_yes(prompt: str) -> str:
     return "yes"
 
 
-def test_an_interrupt_at_the_question_refuses(
+def test_an_interrupt_at_the_confirmation_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`input` does not notice a cancelled task, so a "yes" after the Ctrl-C would have begun to write."""
@@ -63,10 +63,10 @@ def test_an_interrupt_at_the_question_refuses(
 
 
 @pytest.mark.usefixtures("interrupts")
-def test_an_interrupt_after_the_question_cancels_the_task_again(
+def test_the_interrupt_handler_of_asyncio_is_active_again_after_the_confirmation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """asyncio's own handler is active again, so that the stores are closed."""
+    """asyncio's handler cancels the task, so that the stores are closed."""
     handlers: list[object] = []
     folder = used(tmp_path / "1")
 
@@ -86,7 +86,7 @@ def test_an_interrupt_after_the_question_cancels_the_task_again(
 
 
 @pytest.mark.usefixtures("interrupts")
-def test_an_interrupt_outside_of_the_question_is_reported(
+def test_an_interrupt_while_directories_are_examined_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = used(tmp_path / "1")
@@ -110,7 +110,7 @@ class Pipe(io.StringIO):
         self.arrived = self.getvalue()
 
 
-def test_the_output_shows_that_the_command_writes_before_it_does(
+def test_recover_reports_that_it_writes_before_it_begins_to_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command that is killed from then on must be run again."""
@@ -126,7 +126,9 @@ def test_the_output_shows_that_the_command_writes_before_it_does(
     assert 'writing; if this ends without "done", run it again' in arrived[0]
 
 
-def test_a_directory_that_cannot_be_read_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_of_a_directory_that_cannot_be_read_contains_its_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").touch()
     assert run(["recover", "--data-dir", str(tmp_path / "file"), "--yes"], {}) == 2
     assert f"{tmp_path}/file/quorum/quorum.json: Not a directory (ENOTDIR)" in capsys.readouterr().err

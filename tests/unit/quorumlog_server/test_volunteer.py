@@ -1,4 +1,4 @@
-"""Automatic joining and leaving of the voters: when a node asks, and which nodes never do."""
+"""Nodes that join and leave the voters automatically, and nodes that must not."""
 
 from __future__ import annotations
 
@@ -188,12 +188,12 @@ def test_a_node_that_stops_while_it_joins_records_that_it_left_on_its_own_reques
         assert (rig.controller.kinds, rig.standing) == (["add", "remove"], Standing.LEAVING)
         rig.restart()
         await a_while()
-        assert rig.volunteer.is_voter, "it joins again"
+        assert rig.volunteer.is_voter, "the node joins again"
 
     run(test())
 
 
-def test_requests_to_join_back_off() -> None:
+def test_refused_requests_to_join_are_repeated_with_growing_pauses() -> None:
     async def test() -> None:
         rig = Rig(1, 2, 3)
         rig.controller.errors = ["CHANGE_PENDING", "TARGET_IN_PROGRESS", "DUPLICATE_VOTER"] * 5
@@ -208,7 +208,7 @@ def test_requests_to_join_back_off() -> None:
     run(test())
 
 
-def test_the_pauses_start_over_after_a_success() -> None:
+def test_the_pauses_between_requests_to_join_start_over_after_a_success() -> None:
     """The new voter set may arrive after the reply, or never, if the quorum is rebuilt without it."""
 
     async def test() -> None:
@@ -268,7 +268,7 @@ def test_a_removed_voter_does_not_join_again() -> None:
     run(test())
 
 
-def test_a_removal_recorded_only_in_the_log_counts() -> None:
+def test_a_node_whose_removal_is_only_in_the_log_does_not_join_again() -> None:
     async def test() -> None:
         rig = Rig(1, 2, 3, 4)
         rig.node.voters_are(1, 2, 3)
@@ -283,7 +283,7 @@ def test_a_node_that_left_on_its_own_request_rejoins() -> None:
         rig = await leaving()
         assert rig.controller.standing == [Standing.LEAVING], "durable before the request is sent"
         await a_while()
-        assert rig.controller.kinds == ["remove"], "it does not join again before a restart"
+        assert rig.controller.kinds == ["remove"], "the node does not join again before a restart"
         rig.restart()
         await a_while()
         assert rig.controller.kinds == ["remove", "add"]
@@ -291,7 +291,7 @@ def test_a_node_that_left_on_its_own_request_rejoins() -> None:
         await a_while()
         rig.restart()
         await a_while()
-        assert rig.controller.kinds == ["remove", "add"], "this time an operator removed it"
+        assert rig.controller.kinds == ["remove", "add"], "the second time, an operator removed the node"
 
     run(test())
 
@@ -310,7 +310,7 @@ def test_a_voter_that_an_operator_removed_before_it_could_leave_does_not_rejoin(
     run(test())
 
 
-def test_a_voter_whose_record_the_log_has_lost_has_left() -> None:
+def test_leaving_succeeds_if_the_voter_set_no_longer_contains_the_voter() -> None:
     async def test() -> None:
         rig = Rig(1, 2, 3, 4)
         await a_while(1)
@@ -323,8 +323,8 @@ def test_a_voter_whose_record_the_log_has_lost_has_left() -> None:
     run(test())
 
 
-def test_a_new_node_that_stops_before_its_first_answer_asks_again() -> None:
-    """It was never a voter, so it must not be treated as one that an operator has removed."""
+def test_a_new_node_that_stops_before_its_first_answer_asks_to_join_again_later() -> None:
+    """The node was never a voter, so it must not be treated as one that an operator has removed."""
 
     async def test() -> None:
         rig, _ = await joining()
@@ -355,7 +355,7 @@ def has_left_and_restarts(rig: Rig) -> None:
     rig.node.high_watermark -= 1
     rig.node.caught_up = False
     rig.restart()
-    assert rig.volunteer.is_voter, "as far as it knows"
+    assert rig.volunteer.is_voter, "according to its snapshot"
 
 
 def test_a_node_that_left_rejoins_although_it_is_a_voter_in_its_snapshot() -> None:
@@ -432,7 +432,7 @@ def test_a_voter_whose_log_is_empty_after_a_snapshot_leaves() -> None:
     run(test())
 
 
-def test_a_founder_is_not_reported_as_removed_before_its_first_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_initial_voter_is_not_reported_as_removed_before_the_first_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[str] = []
     monkeypatch.setattr(
         "quorumlog_server.volunteer.logger", SimpleNamespace(info=lambda event, **_: logged.append(event))
@@ -471,7 +471,9 @@ def test_a_node_without_any_record_is_no_voter() -> None:
         ("OUTCOME_UNKNOWN", 1, Standing.LEAVING),
     ],
 )
-def test_a_voter_that_may_not_leave_stops_as_a_voter(error: str, asked: int, standing: Standing) -> None:
+def test_a_failed_request_to_leave_keeps_the_voter_standing_unless_its_outcome_is_unknown(
+    error: str, asked: int, standing: Standing
+) -> None:
     async def test() -> None:
         rig = Rig(1, 2, 3, 4)
         await a_while(1)
@@ -501,7 +503,7 @@ def test_a_node_stopped_while_it_joins_leaves_the_voters_again() -> None:
     run(test())
 
 
-def test_a_refused_request_to_join_needs_no_undo() -> None:
+def test_a_node_whose_request_to_join_was_refused_need_not_leave() -> None:
     async def test() -> None:
         rig, gate = await joining()
         rig.controller.errors = ["CHANGE_PENDING"]
@@ -538,7 +540,7 @@ def test_an_observer_does_not_leave() -> None:
     run(test())
 
 
-async def test_the_standing_survives_the_process(tmp_path: Path) -> None:
+async def test_the_standing_survives_a_restart(tmp_path: Path) -> None:
     assert await FileStanding(str(tmp_path)).load() is Standing.NEW
     for standing in (Standing.VOTER, Standing.LEAVING):
         await FileStanding(str(tmp_path)).save(standing)
