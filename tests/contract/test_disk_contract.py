@@ -99,7 +99,7 @@ def test_a_disk_keeps_its_directory_id(disks: DiskKind) -> None:
     disks.run(scenario)
 
 
-def test_append_and_read(disks: DiskKind) -> None:
+def test_appended_data_is_read_back_and_survives_a_kill(disks: DiskKind) -> None:
     async def scenario() -> None:
         file = disks.disk().open("a", create=True)
         assert file.append(b"hello ") == 0
@@ -114,7 +114,7 @@ def test_append_and_read(disks: DiskKind) -> None:
     disks.run(scenario)
 
 
-def test_truncate_then_append(disks: DiskKind) -> None:
+def test_an_append_after_a_truncation_begins_at_the_new_end(disks: DiskKind) -> None:
     async def scenario() -> None:
         file = disks.disk().open("a", create=True)
         file.append(b"0123456789")

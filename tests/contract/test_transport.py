@@ -53,7 +53,7 @@ def test_requests_and_replies_arrive_unchanged(transports: TransportKind) -> Non
     transports.run(scenario)
 
 
-def test_slow_replies_answer_their_own_requests(transports: TransportKind) -> None:
+def test_replies_in_another_order_answer_their_own_requests(transports: TransportKind) -> None:
     async def scenario() -> None:
         gates = {epoch: asyncio.Event() for epoch in range(1, 21)}
 
@@ -122,7 +122,7 @@ def test_a_fetch_that_was_not_answered_does_not_disturb_the_next_one(transports:
     transports.run(scenario)
 
 
-def test_an_address_without_a_listener_is_unreachable(transports: TransportKind) -> None:
+def test_a_request_to_an_address_without_a_listener_fails_as_unreachable(transports: TransportKind) -> None:
     async def scenario() -> None:
         client, _ = await transports.serve(refuse)
         address = transports.nobody()
@@ -135,7 +135,7 @@ def test_an_address_without_a_listener_is_unreachable(transports: TransportKind)
     transports.run(scenario)
 
 
-def test_a_missing_answer_is_unreachable(transports: TransportKind) -> None:
+def test_a_request_without_an_answer_fails_as_unreachable(transports: TransportKind) -> None:
     async def scenario() -> None:
         async def never(request: Request) -> Reply:
             await asyncio.Event().wait()

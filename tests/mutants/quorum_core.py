@@ -137,7 +137,7 @@ MUTANTS = (
         "return min(self._state.config.voter_wait_ms, self._state.config.fetch_timeout_ms // 3)",
         "return self._state.config.voter_wait_ms",
         (
-            "tests/unit/quorum/core/test_following.py::test_a_follower_of_an_idle_leader_hears_it_within_the_fetch_timeout",
+            "tests/unit/quorum/core/test_following.py::test_a_follower_of_an_idle_leader_gets_replies_within_the_fetch_timeout",
         ),
     ),
     Mutant(
@@ -153,7 +153,7 @@ MUTANTS = (
         "if waited and not leader.paused and leader.handover is None",
         "if waited and leader.handover is None",
         (
-            "tests/unit/quorum/core/test_contacts.py::test_a_paused_leader_does_not_lead_anew_above_a_node_that_is_ahead",
+            "tests/unit/quorum/core/test_contacts.py::test_a_leader_that_learns_of_a_later_epoch_starts_an_election_only_if_it_is_not_paused",
         ),
     ),
     Mutant(
@@ -190,7 +190,7 @@ MUTANTS = (
         "follower.heard, follower.patient = True, False",
         "follower.heard = True",
         (
-            "tests/unit/quorum/core/test_latency.py::test_a_follower_that_hears_its_leader_again_waits_again_the_next_time",
+            "tests/unit/quorum/core/test_latency.py::test_a_follower_with_a_slow_disk_defers_to_other_candidates_again_after_it_regained_contact",
         ),
     ),
     Mutant(
@@ -248,7 +248,9 @@ MUTANTS = (
         REPLICATION,
         "        if is_current:\n            self._note_lag",
         "        if True:\n            self._note_lag",
-        ("tests/unit/quorum/core/test_contacts.py::test_a_new_voters_progress_counts_only_fetches_of_the_new_round",),
+        (
+            "tests/unit/quorum/core/test_contacts.py::test_after_a_stall_only_fetches_of_the_new_round_count_as_progress_of_a_new_voter",
+        ),
     ),
     Mutant(
         "an observer does not learn the round after a hold-up",
@@ -297,7 +299,9 @@ MUTANTS = (
         CORE,
         "            state.latency.held_up(now_ms)\n",
         "",
-        ("tests/unit/quorum/core/test_latency.py::test_a_fetch_after_a_hold_up_does_not_blame_the_disk",),
+        (
+            "tests/unit/quorum/core/test_latency.py::test_a_fetch_after_a_stall_of_the_process_does_not_report_a_slow_disk",
+        ),
     ),
     Mutant(
         "a disk is slow forever",
@@ -329,7 +333,9 @@ MUTANTS = (
         TIMEOUTS,
         "return now_ms + timeout + self.draw(timeout) + self.patience_ms(now_ms)",
         "return now_ms + timeout + self.draw(timeout)",
-        ("tests/unit/quorum/core/test_latency.py::test_a_voter_without_a_leader_waits_for_faster_ones",),
+        (
+            "tests/unit/quorum/core/test_latency.py::test_a_voter_with_a_slow_disk_and_without_a_leader_becomes_a_candidate_later",
+        ),
     ),
     Mutant(
         "leadership is handed to a preferred voter with a slow disk",
@@ -399,7 +405,9 @@ MUTANTS = (
         HANDOVER,
         "if wanted is not None and state.high_watermark > leader.epoch_start and not leader.paused:",
         "if wanted is not None and not leader.paused:",
-        ("tests/unit/quorum/core/test_contacts.py::test_a_preference_waits_for_the_own_epoch_to_commit",),
+        (
+            "tests/unit/quorum/core/test_contacts.py::test_a_leader_hands_over_to_a_preferred_voter_only_after_a_commit_in_its_own_epoch",
+        ),
     ),
     Mutant(
         "a preferred voter that lost leadership early is preferred immediately",
@@ -449,7 +457,7 @@ MUTANTS = (
         "if (known is None or not known.is_own) and",
         "if",
         (
-            "tests/unit/quorum/core/test_addresses.py::test_the_address_that_a_voter_gives_is_preferred_to_a_reported_one",
+            "tests/unit/quorum/core/test_addresses.py::test_the_address_that_a_voter_reports_itself_overrides_one_that_another_node_reports",
         ),
     ),
     Mutant(
@@ -457,7 +465,9 @@ MUTANTS = (
         ADDRESSES,
         "in_log is not None and in_log.address != voter.address",
         "in_log is not None",
-        ("tests/unit/quorum/core/test_addresses.py::test_a_report_of_the_address_in_the_log_changes_nothing",),
+        (
+            "tests/unit/quorum/core/test_addresses.py::test_a_report_of_the_address_in_the_log_does_not_replace_a_reported_address",
+        ),
     ),
     Mutant(
         "a node with a leader reports an address that is not in the log",
@@ -465,7 +475,7 @@ MUTANTS = (
         "if known is None or isinstance(self._state.role, Leader | Follower):",
         "if known is None:",
         (
-            "tests/unit/quorum/core/test_addresses.py::test_a_node_without_a_leader_reports_the_addresses_that_it_has_heard",
+            "tests/unit/quorum/core/test_addresses.py::test_a_node_reports_new_addresses_of_voters_only_while_it_has_no_leader",
         ),
     ),
 )

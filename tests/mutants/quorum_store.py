@@ -39,7 +39,7 @@ MUTANTS = (
         STORE,
         "await self._release(leave_files=not is_clean)",
         "await self._release(leave_files=leave_files)",
-        (f"{FAILURE_TESTS}::test_after_a_failed_sync_database_wal_and_mark_stay_as_they_are",),
+        (f"{FAILURE_TESTS}::test_no_file_of_the_directory_changes_after_a_failed_sync",),
     ),
     Mutant(
         "a store that has failed is marked clean",
@@ -53,14 +53,14 @@ MUTANTS = (
         STORE,
         "if self._failure is not None:  # a write before the checkpoint",
         "if False:  # a write before the checkpoint",
-        (f"{FAILURE_TESTS}::test_a_write_that_fails_while_the_store_closes_is_not_a_clean_stop",),
+        (f"{FAILURE_TESTS}::test_a_close_during_which_a_write_fails_is_not_recorded_as_a_clean_stop",),
     ),
     Mutant(
         "the stop is marked clean before the log is folded",
         STORE,
         "            await self._run(_fold)\n            if self._failure",
         "            if self._failure",
-        (f"{FAILURE_TESTS}::test_a_failed_sync_at_close_is_not_a_clean_stop",),
+        (f"{FAILURE_TESTS}::test_a_close_whose_sync_fails_is_not_recorded_as_a_clean_stop",),
     ),
     Mutant(
         "a failed opening closes the database",
@@ -81,7 +81,7 @@ MUTANTS = (
         STORE,
         " or was_opened(self._directory):",
         ":",
-        (f"{STORE_TESTS}::test_a_missing_identity_is_refused_also_without_the_mark",),
+        (f"{STORE_TESTS}::test_a_missing_identity_file_is_refused_although_the_formatting_mark_is_also_missing",),
     ),
     Mutant(
         "an opened directory is not marked as open",
@@ -95,7 +95,7 @@ MUTANTS = (
         WAL,
         "if in_use and size < _HEADER.size + _FRAME.size:",
         "if False:",
-        (f"{STORE_TESTS}::test_k17_a_wal_truncated_to_0_bytes_is_refused_after_a_crash",),
+        (f"{STORE_TESTS}::test_k17_a_wal_without_a_complete_frame_header_is_refused_after_a_crash",),
     ),
     Mutant(
         "a damaged frame in the middle of the write-ahead log is a torn tail",
@@ -130,7 +130,7 @@ MUTANTS = (
         STORE,
         "(max(start if first is None else first, self._log_start), end),",
         "(start if first is None else first, end),",
-        (f"{TRIMMING_TESTS}::test_a_trimmed_log_is_deleted_in_pieces_beside_other_writes",),
+        (f"{TRIMMING_TESTS}::test_trimmed_records_are_deleted_in_pieces_between_other_writes",),
     ),
     Mutant(
         "a snapshot gets its name before it is synced",
@@ -144,14 +144,14 @@ MUTANTS = (
         DIRECTORY,
         "fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)",
-        (f"{STORE_TESTS}::test_a_directory_in_use_names_the_process",),
+        (f"{STORE_TESTS}::test_the_refusal_of_a_directory_in_use_names_the_process",),
     ),
     Mutant(
         "a recovered directory's mark keeps the previous identity",
         DIRECTORY,
         "_save_mark(directory, {**_read_mark(directory), **asdict(identity)})",
         "pass",
-        (f"{STORE_TESTS}::test_the_mark_is_updated_when_a_directory_gets_another_identity",),
+        (f"{STORE_TESTS}::test_the_formatting_mark_is_updated_when_a_directory_gets_another_identity",),
     ),
     Mutant(
         "facts whose commit failed are closed",
@@ -172,7 +172,7 @@ MUTANTS = (
         SNAPSHOTS,
         "if other != end and other not in self._taking:",
         "if other != end:",
-        (f"{SNAPSHOT_TESTS}::test_a_download_that_begins_leaves_a_snapshot_that_is_being_finished",),
+        (f"{SNAPSHOT_TESTS}::test_a_new_download_does_not_remove_a_snapshot_that_is_being_finished",),
     ),
     Mutant(
         "a snapshot that is deleted during a listing fails the store",
@@ -186,6 +186,6 @@ MUTANTS = (
         STORE,
         "await self._release(leave_files=not is_clean)",
         "await self._release(leave_files=leave_files or self._failure is not None)",
-        (f"{FAILURE_TESTS}::test_a_closing_that_is_cancelled_leaves_the_files_as_they_are",),
+        (f"{FAILURE_TESTS}::test_a_cancelled_close_leaves_the_files_unchanged",),
     ),
 )

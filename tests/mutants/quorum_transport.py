@@ -39,7 +39,7 @@ MUTANTS = (
         STREAM,
         "self._unknown_until = asyncio.get_running_loop().time() + UNKNOWN_S",
         "self._unknown_until = asyncio.get_running_loop().time()",
-        (f"{TRANSPORT_TESTS}::test_a_node_of_an_older_release_gets_each_fetch_as_a_call",),
+        (f"{TRANSPORT_TESTS}::test_a_node_of_an_older_release_gets_each_fetch_as_a_separate_call",),
     ),
     Mutant(
         "a stream that has ended is used again",
@@ -67,14 +67,14 @@ MUTANTS = (
         EXCHANGE,
         "            self._watch(next(reversed(self._requests)))\n",
         "            pass\n",
-        (f"{EXCHANGE_TESTS}::test_a_request_without_an_answer_fails_and_later_ones_have_their_own_time",),
+        (f"{EXCHANGE_TESTS}::test_each_request_without_an_answer_fails_after_its_own_timeout",),
     ),
     Mutant(
         "a request fails together with the oldest one",
         EXCHANGE,
         "if call <= self._expiring and not future.done():",
         "if not future.done():",
-        (f"{EXCHANGE_TESTS}::test_a_request_without_an_answer_fails_and_later_ones_have_their_own_time",),
+        (f"{EXCHANGE_TESTS}::test_each_request_without_an_answer_fails_after_its_own_timeout",),
     ),
     Mutant(
         "a node that stops cancels the replies that it is writing",

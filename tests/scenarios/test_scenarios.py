@@ -473,7 +473,7 @@ def run(source: str) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_scenario(path: Path) -> None:
+def test_the_cores_give_the_output_of_the_scenario(path: Path) -> None:
     source = path.read_text()
     happened = run(source)
     if os.environ.get("REWRITE"):
@@ -482,5 +482,5 @@ def test_scenario(path: Path) -> None:
         assert happened == source
 
 
-def test_there_are_scenarios() -> None:
+def test_the_scenario_files_are_found() -> None:
     assert len(FILES) >= 20

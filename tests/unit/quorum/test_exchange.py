@@ -31,7 +31,7 @@ class Rig:
         self.exchange.submit(SendReply(event.call, REPLY))
 
 
-async def test_a_request_without_an_answer_fails_and_later_ones_have_their_own_time(
+async def test_each_request_without_an_answer_fails_after_its_own_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(exchange_module, "REQUEST_MAX_S", 0.2)
@@ -62,7 +62,7 @@ async def test_a_late_answer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None
     rig.answer(0)
 
 
-async def test_no_timer_is_left_after_the_end() -> None:
+async def test_a_stopped_exchange_fails_open_requests_and_cancels_its_timer() -> None:
     rig = Rig()
     asking = asyncio.ensure_future(rig.exchange.handle(VOTE))
     await asyncio.sleep(0)

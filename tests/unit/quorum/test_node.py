@@ -148,9 +148,9 @@ async def running(voters: VoterSet = SOLE, append_linger_ms: int = 0) -> AsyncIt
         yield rig
 
 
-async def test_the_speed_of_the_disk_is_measured_by_the_latest_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_meter_reports_the_durations_of_recent_syncs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as rig:
-        assert rig.node.meter.recent_fsyncs_s(), "it has founded and leads"
+        assert rig.node.meter.recent_fsyncs_s(), "the node has founded the quorum and leads it"
         assert all(seconds >= 0 for seconds in rig.node.meter.recent_fsyncs_s())
         later = now_ms() + FSYNC_RECENT_MS + 1
         monkeypatch.setattr("quorum.node_metrics.now_ms", lambda: later)
@@ -160,7 +160,7 @@ async def test_the_speed_of_the_disk_is_measured_by_the_latest_transactions(monk
         assert rig.node.meter.recent_fsyncs_s() == [0.5] * FSYNCS_KEPT
 
 
-async def test_a_vote_leaves_only_when_it_is_durable() -> None:
+async def test_a_vote_is_sent_only_after_it_is_durable() -> None:
     async with running(VOTERS) as rig:
         rig.store.gate.clear()
         rig.store.arrived.clear()
@@ -179,7 +179,9 @@ async def test_a_vote_leaves_only_when_it_is_durable() -> None:
 
 
 @pytest.mark.parametrize(("append_linger_ms", "written_first"), [(0, [b"x"]), (100, [b"x", b"y"])])
-async def test_with_a_linger_an_append_waits_for_more(append_linger_ms: int, written_first: list[bytes]) -> None:
+async def test_an_append_waits_for_further_appends_during_the_linger_time(
+    append_linger_ms: int, written_first: list[bytes]
+) -> None:
     async with running(append_linger_ms=append_linger_ms) as rig:
         before = len(rig.store.writes)
         rig.node.append(rig.node.epoch, b"x", 1)
@@ -248,7 +250,7 @@ async def test_a_failed_write_ends_the_node_and_fails_waiting_appends() -> None:
         await rig.transport.handler(Vote(Sender(CLUSTER, 0, KEYS[1]), KEYS[0], 7, LogEnd(1, 100), False))
 
 
-async def test_an_error_in_the_body_is_raised_unchanged() -> None:
+async def test_an_error_in_the_body_of_the_nodes_context_is_raised_unchanged() -> None:
     rig = Rig(SOLE)
     with pytest.raises(ValueError, match="the body's own"):
         async with rig.node:
@@ -265,7 +267,7 @@ async def test_a_disk_failure_elsewhere_in_the_process_leaves_the_store_unchange
     assert rig.store.left_files
 
 
-async def test_a_task_beside_the_node_ends_with_it_and_its_failure_ends_the_node() -> None:
+async def test_a_task_that_runs_beside_the_node_stops_with_the_node_and_stops_the_node_if_it_fails() -> None:
     started, ended = asyncio.Event(), asyncio.Event()
 
     async def beside() -> None:
@@ -299,7 +301,7 @@ async def test_a_refusal_of_the_core_is_a_configuration_error() -> None:
         await rig.run_until_it_fails()
 
 
-async def test_a_leader_resigns_before_it_leaves() -> None:
+async def test_a_leader_resigns_when_its_node_stops() -> None:
     async with running() as rig:
         assert rig.node.role is Role.LEADER
     assert rig.node.role is not Role.LEADER
@@ -310,7 +312,7 @@ def write(number: int, *batches: Batch, truncate_to: int | None = None) -> Write
     return Write(number, state(0), truncate_to, batches)
 
 
-def test_recent_batches_keep_all_that_are_not_durable() -> None:
+def test_recent_batches_include_all_batches_that_are_not_durable() -> None:
     recent = RecentBatches(0, max_bytes=0)
     recent.add(write(1, founding(), data(1, payload=b"a" * 1000)))
     recent.add(write(2, data(2, count=3)))
@@ -336,7 +338,7 @@ def test_recent_batches_follow_truncations() -> None:
         recent.add(write(4, data(5)))
 
 
-async def test_waiters_wake_in_order_and_cancelled_ones_do_no_harm() -> None:
+async def test_waiters_wake_in_the_order_of_offsets_despite_a_cancelled_waiter() -> None:
     waiters, woken = OffsetWaiters(), []
 
     async def wait(offset: int) -> None:
@@ -362,7 +364,7 @@ async def test_a_current_read_is_confirmed_by_a_sole_voter_and_refused_by_a_foll
             await rig.node.confirm_read(1000)
 
 
-async def test_current_reads_share_their_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_reads_share_one_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as rig:
         node, post = rig.node, rig.node._post
         asked: asyncio.Queue[ConfirmRead] = asyncio.Queue()
@@ -380,7 +382,7 @@ async def test_current_reads_share_their_rounds(monkeypatch: pytest.MonkeyPatch)
         late[0].cancel()
         with pytest.raises(TimeoutError):
             await node.confirm_read(1)
-        assert asked.empty(), "one for all callers that arrived in time"
+        assert asked.empty(), "one question serves all callers that arrived in time"
         post(question)
         assert await asyncio.gather(*first) == [2] * 100
         assert not any(task.done() for task in late[1:]), "earlier questions prove nothing for later callers"
@@ -389,7 +391,7 @@ async def test_current_reads_share_their_rounds(monkeypatch: pytest.MonkeyPatch)
         assert asked.empty()
 
 
-async def test_queued_reads_end_with_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queued_reads_fail_when_the_node_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as rig:
         reads = []
         monkeypatch.setattr(rig.node, "_post", lambda event: None)
@@ -401,7 +403,7 @@ async def test_queued_reads_end_with_the_node(monkeypatch: pytest.MonkeyPatch) -
             await read
 
 
-async def test_questions_end_with_the_node() -> None:
+async def test_voter_changes_transfers_and_reads_are_refused_after_the_node_stopped() -> None:
     async with running(VOTERS) as rig:
         node = rig.node
         result = await node.change_voters(RemoveVoter(2, None), dry_run=True, timeout_ms=1000)
@@ -416,7 +418,9 @@ async def test_questions_end_with_the_node() -> None:
         await node.confirm_read(1000)
 
 
-async def test_late_answers_are_dropped_and_open_questions_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_answers_are_dropped_and_the_number_of_open_questions_is_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("quorum.questions.QUESTIONS_MAX", 1)
     questions = Questions()
     call, future = questions.ask()

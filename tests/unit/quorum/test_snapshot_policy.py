@@ -33,7 +33,7 @@ def taken(*ages_and_sizes: tuple[int, int]) -> tuple[SnapshotInfo, ...]:
         ([(20_000, 1), (30_000, 1), (0, 1)], 2),
     ],
 )
-def test_the_newest_snapshot_is_kept_and_older_ones_while_they_fit(
+def test_the_newest_snapshot_is_kept_and_older_ones_within_the_limits_of_age_and_size(
     snapshots: list[tuple[int, int]], oldest: int
 ) -> None:
     assert POLICY.oldest_kept(taken(*snapshots), NOW_MS) == oldest

@@ -1,4 +1,4 @@
-"""Voters that have moved while there is no leader: they report their addresses, and so do other nodes."""
+"""Voters that moved while the quorum had no leader: they and other nodes report their new addresses."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def address_in_reply(bench: Bench, node_id: int) -> str:
     return next(each.replica.address for each in reply.voters if each.replica.key == key(node_id))
 
 
-def test_the_address_that_a_voter_gives_is_asked_for_a_vote_beside_the_one_in_the_log() -> None:
+def test_votes_are_requested_at_the_address_that_a_voter_reports_and_at_the_one_in_the_log() -> None:
     bench = Bench()
     bench.ask(DescribeQuorum(sender(2), "moved:1"))
     assert asked_for_votes(bench, 2) == {"n2:1", "moved:1"}
 
 
-def test_the_address_that_another_node_reports_is_asked_as_well() -> None:
+def test_votes_are_also_requested_at_the_address_that_another_node_reports_for_a_voter() -> None:
     """The voter itself may never ask this node, for example because it does not know that this node is a voter."""
     bench = Bench()
     search(bench, reported((1, "n1:1"), (2, "moved:1"), (3, "n3:1")))
@@ -54,7 +54,7 @@ def test_the_address_that_another_node_reports_is_asked_as_well() -> None:
     assert asked_for_votes(bench, 3) == {"n3:1"}
 
 
-def test_the_address_that_a_voter_gives_is_preferred_to_a_reported_one() -> None:
+def test_the_address_that_a_voter_reports_itself_overrides_one_that_another_node_reports() -> None:
     bench = Bench()
     search(bench, reported((2, "old:1")))
     bench.ask(DescribeQuorum(sender(2), "moved:1"))
@@ -62,28 +62,28 @@ def test_the_address_that_a_voter_gives_is_preferred_to_a_reported_one() -> None
     assert asked_for_votes(bench, 2) == {"n2:1", "moved:1"}
 
 
-def test_a_newer_report_replaces_an_older_one() -> None:
+def test_a_newer_report_of_a_voters_address_replaces_an_older_one() -> None:
     bench = Bench()
     search(bench, reported((2, "old:1")))
     search(bench, reported((2, "moved:1")))
     assert asked_for_votes(bench, 2) == {"n2:1", "moved:1"}
 
 
-def test_a_report_of_the_address_in_the_log_changes_nothing() -> None:
+def test_a_report_of_the_address_in_the_log_does_not_replace_a_reported_address() -> None:
     bench = Bench()
     search(bench, reported((2, "moved:1")))
     search(bench, reported((2, "n2:1")))
     assert asked_for_votes(bench, 2) == {"n2:1", "moved:1"}
 
 
-def test_an_address_of_another_disk_is_ignored() -> None:
+def test_an_address_that_is_reported_for_another_disk_of_a_voter_is_ignored() -> None:
     bench = Bench()
     row = ReplicaStatus(Voter(key(2, disk=22), "moved:1"), 0, 0, None, None)
     search(bench, DescribeQuorumReply(ErrorCode.NONE, KNOWN, key(3), 0, 0, False, (row,), (), None, None, None))
     assert asked_for_votes(bench, 2) == {"n2:1"}
 
 
-def test_a_node_without_a_leader_reports_the_addresses_that_it_has_heard() -> None:
+def test_a_node_reports_new_addresses_of_voters_only_while_it_has_no_leader() -> None:
     bench = Bench()
     assert address_in_reply(bench, 2) == "n2:1"
     bench.ask(DescribeQuorum(sender(2), "moved:1"))

@@ -1,4 +1,4 @@
-"""Before a leader appends a change of the voters, a majority of the new set must answer it once more."""
+"""Before a leader appends a voter change, a majority of the new voter set must fetch from it once more."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def has_voters(bench: Bench, *node_ids: int) -> bool:
     return [voter.key.node_id for voter in bench.core.history.current] == list(node_ids)
 
 
-def test_a_voter_is_not_removed_if_the_other_one_never_fetches_again() -> None:
+def test_a_voter_is_not_removed_if_the_remaining_follower_does_not_fetch_again() -> None:
     bench = old_contact(3, 2)
     end = bench.core.log.end
     assert results(ask(bench, RemoveVoter(2))) == []
@@ -98,7 +98,7 @@ def test_a_voter_is_not_removed_if_the_other_one_never_fetches_again() -> None:
     assert bench.core.log.end == end
 
 
-def test_a_voter_is_removed_as_soon_as_the_other_one_fetches_again() -> None:
+def test_a_voter_is_removed_as_soon_as_the_remaining_follower_fetches_again() -> None:
     bench = old_contact(3, 2)
     ask(bench, RemoveVoter(2))
     wait(bench, 1000, 2)
@@ -129,14 +129,14 @@ def test_a_parked_fetch_is_answered_when_a_removal_is_requested() -> None:
     assert key(3) not in bench.core.role.parked
 
 
-def test_a_download_confirms_a_removal() -> None:
+def test_a_snapshot_request_of_a_voter_confirms_a_removal() -> None:
     bench = old_contact(3, 2)
     ask(bench, RemoveVoter(2))
     bench.ask(FetchSnapshot(sender(3), 1, bench.core.epoch, LogEnd(1, 2), 0, 100, current_round(bench)))
     assert has_voters(bench, 1, 3)
 
 
-def test_a_disk_that_was_displaced_confirms_nothing() -> None:
+def test_a_fetch_from_another_disk_of_a_voter_does_not_confirm_a_removal() -> None:
     bench = old_contact(3, 2)
     ask(bench, RemoveVoter(2))
     bench.fetch(3, 0, 0, sender=sender(3, disk=33), round=0)
@@ -144,13 +144,13 @@ def test_a_disk_that_was_displaced_confirms_nothing() -> None:
     assert result.error is VoterChangeError.NO_MAJORITY
 
 
-def test_one_of_two_voters_is_removed_immediately() -> None:
+def test_a_leader_removes_its_only_follower_without_waiting() -> None:
     bench = old_contact(2)
     ask(bench, RemoveVoter(2))
     assert has_voters(bench, 1)
 
 
-def test_a_removal_that_lacks_live_voters_is_refused_immediately() -> None:
+def test_a_removal_is_refused_immediately_if_the_new_voter_set_has_no_live_majority() -> None:
     bench = old_contact(3, 2)
     wait(bench, 50, 2)
     (result,) = results(ask(bench, RemoveVoter(2)))
@@ -158,7 +158,7 @@ def test_a_removal_that_lacks_live_voters_is_refused_immediately() -> None:
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
-def test_a_dry_run_waits_for_the_same_proof(confirmed: bool) -> None:
+def test_a_dry_run_of_a_removal_waits_for_the_same_confirmation(confirmed: bool) -> None:
     bench = old_contact(3, 2)
     end = bench.core.log.end
     assert results(ask(bench, RemoveVoter(2), dry_run=True)) == []
@@ -167,7 +167,7 @@ def test_a_dry_run_waits_for_the_same_proof(confirmed: bool) -> None:
     assert bench.core.log.end == end
 
 
-def test_a_request_ends_at_its_deadline_even_if_a_confirmation_is_missing() -> None:
+def test_a_removal_without_confirmation_times_out_at_its_deadline() -> None:
     bench = old_contact(3, 2)
     ask(bench, RemoveVoter(2), timeout_ms=500)
     (result,) = wait(bench, 500, 2)
@@ -175,7 +175,7 @@ def test_a_request_ends_at_its_deadline_even_if_a_confirmation_is_missing() -> N
     assert has_voters(bench, 1, 2, 3)
 
 
-def test_a_voter_is_added_as_soon_as_another_one_fetches_again() -> None:
+def test_a_voter_is_added_as_soon_as_a_current_follower_fetches_again() -> None:
     """The newcomer was measured, so it needs no second confirmation."""
     bench = old_contact(3)
     ask(bench, AddVoter(4, "n4:1"))
@@ -186,7 +186,7 @@ def test_a_voter_is_added_as_soon_as_another_one_fetches_again() -> None:
     assert has_voters(bench, 1, 2, 3, 4)
 
 
-def test_no_voter_is_added_if_none_fetches_again() -> None:
+def test_no_voter_is_added_if_no_current_follower_fetches_again() -> None:
     bench = old_contact(3)
     end = bench.core.log.end
     ask(bench, AddVoter(4, "n4:1"))
@@ -217,7 +217,7 @@ def test_a_disk_is_replaced_only_if_the_remaining_voter_fetches_again(confirmed:
         assert bench.core.log.end == end
 
 
-def test_a_removal_that_waited_for_another_change_asks_the_voters_again() -> None:
+def test_a_removal_that_waited_for_another_change_needs_new_confirmations() -> None:
     """The leader appends the new address of voter 4 while it waits for fetches that confirm the removal."""
     bench = old_contact(4, 2, 3, 4)
     bench.fetch(4, bench.core.log.end, address="n44:1", round=current_round(bench))
@@ -234,7 +234,9 @@ def test_a_removal_that_waited_for_another_change_asks_the_voters_again() -> Non
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
-def test_a_voter_that_does_not_answer_counts_for_a_target_only_if_it_fetches_again(confirmed: bool) -> None:
+def test_a_target_with_a_voter_that_does_not_answer_is_accepted_only_if_that_voter_fetches_again(
+    confirmed: bool,
+) -> None:
     """Node 3 fetches, but no node answers at its address."""
     bench = old_contact(3, 2, 3)
     end = bench.core.log.end

@@ -52,7 +52,7 @@ ALL = [ids for size in (1, 2, 3, 4) for ids in combinations(range(1, 6), size)]
 
 
 @pytest.mark.parametrize("start", ALL, ids=str)
-def test_every_path_is_short_and_ends_at_the_target(start: tuple[int, ...]) -> None:
+def test_every_change_of_voters_takes_the_fewest_steps_and_ends_at_the_target(start: tuple[int, ...]) -> None:
     for goal in ALL:
         current, target = voters(*start), voters(*goal)
         leader = voter(start[0]).key
@@ -64,10 +64,10 @@ def test_every_path_is_short_and_ends_at_the_target(start: tuple[int, ...]) -> N
             assert len(after) >= min(len(start), len(goal))
             assert len(after) <= max(len(start), len(goal)) + 1
         led = [leader in entry for entry in sets]
-        assert all(led[:-1]), f"the leader went before the end: {sets}"
+        assert all(led[:-1]), f"the leader was removed before the last step: {sets}"
 
 
-def test_voters_that_are_down_leave_first() -> None:
+def test_voters_that_are_down_are_removed_first() -> None:
     change = next_change(voters(1, 2, 3), voters(1), 3, voter(1).key, {voter(1).key, voter(2).key})
     assert change == RemoveVoter(3, directory(3))
 
@@ -92,7 +92,7 @@ def test_a_change_of_address_is_a_step_of_its_own() -> None:
     assert change == UpdateVoter(voter(2).key, "elsewhere:1")
 
 
-def test_a_set_without_a_live_majority_is_refused_with_the_arithmetic() -> None:
+def test_the_refusal_of_a_voter_set_without_a_live_majority_names_the_missing_voters() -> None:
     keys = {voter(1).key, voter(2).key}
     assert refuse_without_majority(voters(1, 2, 3), keys) is None
     refusal = refuse_without_majority(voters(1, 2, 3, 4), keys)

@@ -22,7 +22,7 @@ def leading(voters: int = 3) -> Bench:
 
 
 @pytest.mark.parametrize(("gap_ms", "hears"), [(HELD_UP_MS - 1, True), (HELD_UP_MS, False)])
-def test_after_a_hold_up_only_requests_of_the_new_round_count_as_contact(gap_ms: int, hears: bool) -> None:
+def test_after_a_stall_only_fetches_of_the_new_round_count_as_contact(gap_ms: int, hears: bool) -> None:
     bench = leading()
     bench.now_ms += gap_ms
     bench.fetch(2, bench.core.log.end, round=0)
@@ -42,7 +42,7 @@ def add_voter(bench: Bench) -> list[VotersChanged]:
     return [effect for effect in effects if isinstance(effect, VotersChanged)]
 
 
-def test_a_new_voters_progress_counts_only_fetches_of_the_new_round() -> None:
+def test_after_a_stall_only_fetches_of_the_new_round_count_as_progress_of_a_new_voter() -> None:
     bench = leading()
     bench.fetch(4, bench.core.log.end)
     bench.now_ms += HELD_UP_MS
@@ -61,7 +61,7 @@ def test_a_new_voters_progress_counts_only_fetches_of_the_new_round() -> None:
     assert 4 in {voter.key.node_id for voter in bench.core.history.current}
 
 
-def test_a_late_introduction_from_before_a_hold_up_adds_no_voter() -> None:
+def test_a_late_introduction_from_before_a_stall_adds_no_voter() -> None:
     bench = leading()
     bench.do(ChangeVoters(1, AddVoter(4, "n4:1")))
     (ask,) = bench.take(Introduce)
@@ -79,7 +79,7 @@ def hears_of_a_later_epoch(bench: Bench) -> None:
     bench.ask(DescribeQuorum(sender(4), "n4:1", bench.core.epoch + 1))
 
 
-def test_a_paused_leader_does_not_lead_anew_above_a_node_that_is_ahead() -> None:
+def test_a_leader_that_learns_of_a_later_epoch_starts_an_election_only_if_it_is_not_paused() -> None:
     bench = leading()
     hears_of_a_later_epoch(bench)
     bench.until(bench.now_ms + 2000)
@@ -91,7 +91,7 @@ def test_a_paused_leader_does_not_lead_anew_above_a_node_that_is_ahead() -> None
     assert bench.role() is Role.CANDIDATE
 
 
-def test_a_preference_waits_for_the_own_epoch_to_commit() -> None:
+def test_a_leader_hands_over_to_a_preferred_voter_only_after_a_commit_in_its_own_epoch() -> None:
     bench = Bench(5)
     bench.win()
     bench.do(Prefer((3,)))
@@ -104,7 +104,7 @@ def test_a_preference_waits_for_the_own_epoch_to_commit() -> None:
     assert bench.role() is Role.RESIGNED
 
 
-def test_no_voter_is_added_while_a_hold_up_pauses_the_leader() -> None:
+def test_no_voter_is_added_while_a_stall_pauses_the_leader() -> None:
     bench = leading()
     bench.now_ms += HELD_UP_MS
     (told,) = [one for one in bench.do(ChangeVoters(1, AddVoter(4, "n4:1"))) if isinstance(one, VotersChanged)]

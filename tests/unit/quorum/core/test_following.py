@@ -91,7 +91,7 @@ def test_a_followers_watermark_never_exceeds_its_log() -> None:
     assert bench.core.high_watermark == 2
 
 
-def test_the_next_fetch_waits_for_the_disk() -> None:
+def test_a_follower_fetches_again_only_after_its_append_is_durable() -> None:
     bench, fetch = following()
     bench.slow_disk = True
     effects = bench.do(ReplyReceived(fetch.call, reply(batch(1), hw=2)))
@@ -128,8 +128,8 @@ def test_a_truncation_below_the_watermark_stops_the_node() -> None:
     assert not any(isinstance(effect, Write) for effect in effects)
 
 
-def test_a_divergence_in_an_unknown_epoch_truncates_to_the_epoch_before() -> None:
-    """This log lacks the reported epoch: the follower truncates to the end of the epoch before, and fetches again."""
+def test_a_diverging_epoch_that_ends_earlier_in_the_followers_log_truncates_to_that_end() -> None:
+    """The leader's epoch 0 ends at 7, and the follower's at 1: the follower truncates to 1, and fetches again."""
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2))))
     bench.follow(3, epoch=4)
@@ -140,7 +140,9 @@ def test_a_divergence_in_an_unknown_epoch_truncates_to_the_epoch_before() -> Non
 
 
 @pytest.mark.parametrize("diverging", [LogEnd(1, 3), LogEnd(5, 9), LogEnd(1, -4), LogEnd(-1, 0)])
-def test_a_divergence_truncates_the_log_or_is_refused(diverging: LogEnd) -> None:
+def test_a_diverging_epoch_below_the_log_truncates_all_of_it_and_an_impossible_one_is_refused(
+    diverging: LogEnd,
+) -> None:
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2))))
     (second,) = bench.take(Fetch)
@@ -163,7 +165,7 @@ def test_an_early_empty_reply_delays_the_next_fetch() -> None:
     assert len(bench.take(Fetch)) == 1
 
 
-def test_fetch_timers_spread() -> None:
+def test_fetch_timeouts_of_followers_have_a_random_part() -> None:
     """Each deadline has a random part of up to a quarter of the timeout, so that candidates do not appear together."""
     drawn = set()
     for seed in range(40):
@@ -177,7 +179,7 @@ def test_fetch_timers_spread() -> None:
 
 
 @pytest.mark.parametrize("fetch_timeout_ms", [100, 300, 500, 2000])
-def test_a_follower_of_an_idle_leader_hears_it_within_the_fetch_timeout(fetch_timeout_ms: int) -> None:
+def test_a_follower_of_an_idle_leader_gets_replies_within_the_fetch_timeout(fetch_timeout_ms: int) -> None:
     """The leader may hold a fetch for the requested time and another `EXPIRY_STEP_MS`."""
     bench, fetch = following(fetch_timeout_ms=fetch_timeout_ms)
     for _ in range(10):
@@ -188,7 +190,7 @@ def test_a_follower_of_an_idle_leader_hears_it_within_the_fetch_timeout(fetch_ti
         (fetch,) = bench.take(Fetch)
 
 
-def test_a_follower_that_postpones_a_download_hears_its_leader_within_the_fetch_timeout() -> None:
+def test_a_follower_that_postpones_a_download_gets_replies_within_the_fetch_timeout() -> None:
     bench, fetch = following(fetch_timeout_ms=300)
     offer = replace(reply(), snapshot=LogEnd(1, 50))
     bench.do(ReplyReceived(fetch.call, offer))
@@ -200,7 +202,7 @@ def test_a_follower_that_postpones_a_download_hears_its_leader_within_the_fetch_
         assert bench.role() is Role.FOLLOWER
 
 
-def test_a_follower_that_hears_its_leader_refuses_pre_votes() -> None:
+def test_a_follower_refuses_pre_votes_after_its_leader_has_answered_a_fetch() -> None:
     bench, fetch = following()
     request = bench.vote(3, epoch=1, end=LogEnd(0, 1), pre_vote=True)
     before = bench.ask(request)
@@ -267,7 +269,7 @@ def test_failed_fetches_alone_are_no_reason_to_grant_a_pre_vote(failures: int) -
     assert answer.granted
 
 
-def test_a_longer_log_of_an_older_epoch_is_behind() -> None:
+def test_a_candidate_with_a_longer_log_of_an_older_epoch_gets_no_vote() -> None:
     bench, fetch = following()
     bench.do(ReplyReceived(fetch.call, reply(batch(1), batch(2))))
     for pre_vote in (True, False):
@@ -354,7 +356,7 @@ def test_a_reply_from_another_cluster_changes_nothing() -> None:
     assert bench.core.epoch == 1
 
 
-def test_k19605_an_idle_node_hardly_ticks() -> None:
+def test_k19605_timers_of_a_disconnected_node_never_become_a_busy_loop() -> None:
     """The node is disconnected for ten minutes: none of its timers may become a busy loop."""
     bench, _ = following()
     ticks = 0
@@ -392,7 +394,7 @@ def test_a_state_that_contradicts_the_log_stops_the_node() -> None:
     assert "quorum state" in refused.message
 
 
-def test_the_epoch_comes_from_a_log_that_is_ahead_of_the_state() -> None:
+def test_a_node_starts_with_the_epoch_of_a_log_that_is_ahead_of_the_stored_state() -> None:
     bench = Bench()
     stored = bench.disk.load()
     ahead = replace(stored, log_end=2, epochs=((0, 0), (7, 1)), state=replace(stored.state, applied_offset=2))

@@ -25,7 +25,7 @@ from tests.unit.quorum.core.test_following import LED_BY_2
 TIMEOUT_MS = 2000
 
 
-def test_the_longest_write_counts_and_halves() -> None:
+def test_the_reported_latency_is_that_of_the_longest_write_and_halves_over_time() -> None:
     latency = WriteLatency(0)
     latency.note(0, 800)
     latency.note(900, 910)
@@ -42,7 +42,7 @@ def test_a_write_under_way_counts_with_its_age() -> None:
     assert latency.peak_ms(1000, 1700) == 700
 
 
-def test_a_held_up_process_does_not_count_its_disk_as_slow() -> None:
+def test_a_stall_of_the_process_does_not_count_as_latency_of_the_disk() -> None:
     latency = WriteLatency(0)
     latency.held_up(5000)
     assert latency.peak_ms(0, 5010) == 10
@@ -80,7 +80,9 @@ def keep_fetching(bench: Bench, for_ms: int, write_ms: tuple[int, ...]) -> None:
         ((2**31, 2**31), STALL_TIMEOUTS_MAX * TIMEOUT_MS),
     ],
 )
-def test_a_leader_tolerates_a_stall_while_no_other_disk_is_faster(write_ms: tuple[int, int], limit_ms: int) -> None:
+def test_a_leader_tolerates_a_stalled_disk_for_longer_while_all_other_disks_are_slow(
+    write_ms: tuple[int, int], limit_ms: int
+) -> None:
     bench = leading_with_a_write_under_way(*write_ms)
     keep_fetching(bench, limit_ms - 1, write_ms)
     assert bench.role() is Role.LEADER
@@ -88,7 +90,7 @@ def test_a_leader_tolerates_a_stall_while_no_other_disk_is_faster(write_ms: tupl
     assert bench.role() is Role.RESIGNED
 
 
-def test_a_fast_voter_that_does_not_answer_is_no_reason_to_resign() -> None:
+def test_a_leader_with_a_stalled_disk_resigns_early_only_if_a_voter_with_a_fast_disk_still_fetches() -> None:
     bench = leading_with_a_write_under_way(3000, 3000)
     keep_fetching(bench, 4000, (3000, 3000))
     bench.fetch(3, bench.core.log.end, write_ms=0)
@@ -124,7 +126,9 @@ def test_a_fetch_reports_how_long_writes_took() -> None:
         (250, Role.LEADER),
     ],
 )
-def test_a_preference_waits_for_a_slow_disk_even_if_all_are_slow(own_ms: int, write_ms: int, role: Role) -> None:
+def test_a_leader_does_not_hand_over_to_a_preferred_voter_with_a_slow_disk(
+    own_ms: int, write_ms: int, role: Role
+) -> None:
     bench = Bench()
     bench.win()
     bench.core._state.latency.note(bench.now_ms - own_ms, bench.now_ms)
@@ -135,7 +139,7 @@ def test_a_preference_waits_for_a_slow_disk_even_if_all_are_slow(own_ms: int, wr
     assert bench.core.role.role is role
 
 
-def test_a_preference_falls_to_the_next_voter_if_the_disk_of_the_first_is_slow() -> None:
+def test_a_leader_hands_over_to_the_next_preferred_voter_if_the_disk_of_the_first_is_slow() -> None:
     bench = Bench()
     bench.win()
     keep_fetching(bench, 0, (0, 600))
@@ -159,12 +163,12 @@ def test_a_leader_reports_why_no_preferred_voter_leads() -> None:
     bench.do(Prefer((3, 9)))
     assert problem() == "the disk of node 3 was slow lately: 600 ms for a write; node 9 is not a voter"
     bench.do(Prefer((3, 1)))
-    assert problem() is None, "this one is preferred, too"
+    assert problem() is None, "the leader itself is preferred, too"
     bench.do(Prefer((3, 2)))
     assert problem() is None, "node 2 leads soon"
 
 
-def test_a_transfer_to_any_voter_goes_to_a_fast_disk() -> None:
+def test_a_transfer_to_any_voter_selects_one_with_a_fast_disk() -> None:
     bench = Bench()
     bench.win()
     keep_fetching(bench, 0, (600, 0))
@@ -176,7 +180,7 @@ def test_a_transfer_to_any_voter_goes_to_a_fast_disk() -> None:
 
 
 def slow_follower(write_ms: int) -> Bench:
-    """Return a follower of node 2 whose disk needs this time for a write, and that gets no messages from now on."""
+    """Return a follower of node 2 whose disk needs this time for a write.  It gets no messages from now on."""
     bench = Bench()
     bench.slow_disk = True
     bench.follow(2)
@@ -186,7 +190,7 @@ def slow_follower(write_ms: int) -> Bench:
 
 
 @pytest.mark.parametrize(("write_ms", "waits"), [(249, False), (250, True)])
-def test_a_voter_with_a_slow_disk_becomes_a_candidate_last(write_ms: int, waits: bool) -> None:
+def test_a_follower_with_a_slow_disk_becomes_a_candidate_later_than_others(write_ms: int, waits: bool) -> None:
     bench = slow_follower(write_ms)
     bench.until(TIMEOUT_MS * 5 // 4)
     assert (bench.role() is Role.FOLLOWER) is waits
@@ -206,7 +210,7 @@ def give_up_hope(bench: Bench) -> None:
     assert not role.heard
 
 
-def test_a_follower_that_hears_its_leader_again_waits_again_the_next_time() -> None:
+def test_a_follower_with_a_slow_disk_defers_to_other_candidates_again_after_it_regained_contact() -> None:
     bench = slow_follower(300)
     (ask,) = bench.take(Fetch)
     give_up_hope(bench)
@@ -234,7 +238,7 @@ def ask_for_a_pre_vote(bench: Bench) -> bool:
     return reply.granted
 
 
-def test_a_fetch_after_a_hold_up_does_not_blame_the_disk() -> None:
+def test_a_fetch_after_a_stall_of_the_process_does_not_report_a_slow_disk() -> None:
     bench = Bench()
     bench.slow_disk = True
     bench.follow(2)
@@ -276,7 +280,7 @@ def test_an_election_timeout_includes_the_time_of_the_candidates_writes(write_ms
     assert longest_ms - 300 - write_ms // 20 <= max(waits) <= longest_ms
 
 
-def test_a_voter_without_a_leader_waits_for_faster_ones() -> None:
+def test_a_voter_with_a_slow_disk_and_without_a_leader_becomes_a_candidate_later() -> None:
     fast, slow = with_latency(0, seed=1), with_latency(600, seed=1)
     for bench in (fast, slow):
         bench.ask(bench.vote(3, epoch=2))

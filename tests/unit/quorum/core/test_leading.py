@@ -1,4 +1,4 @@
-"""A leader: parked fetches, the pause, the watermark, descriptions, and limits."""
+"""A leader: parked fetches, the pause, the high watermark, descriptions, and limits."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def replies(effects: list[Effect]) -> list[FetchReply]:
     return [e.reply for e in effects if isinstance(e, SendReply) and isinstance(e.reply, FetchReply)]
 
 
-def test_a_majority_commits() -> None:
+def test_records_are_committed_once_a_majority_has_fetched_them() -> None:
     bench = leading(5)
     end = bench.core.log.end
     bench.fetch(2, end)
@@ -82,8 +82,8 @@ def test_a_majority_commits() -> None:
     assert bench.core.high_watermark == end
 
 
-def test_k12_the_watermark_never_decreases() -> None:
-    """A voter that lost the end of its log fetches from below its acknowledged end, and so does a late fetch."""
+def test_k12_the_high_watermark_never_decreases() -> None:
+    """A voter that lost the end of its log, and a late fetch, ask for offsets that were acknowledged before."""
     bench = leading()
     assert propose(bench) == ProposalAppended(2, 3)
     bench.fetch(2, 3)
@@ -105,7 +105,7 @@ def test_a_diverging_fetch_acknowledges_nothing() -> None:
     assert bench.core.high_watermark == 0
 
 
-def test_a_position_in_an_epoch_that_this_log_lacks_diverges() -> None:
+def test_a_fetch_whose_last_epoch_is_missing_in_the_leaders_log_diverges() -> None:
     """The offset is within the log, but the batch there has another epoch."""
     bench = leading()
     propose(bench)
@@ -118,7 +118,7 @@ def test_a_position_in_an_epoch_that_this_log_lacks_diverges() -> None:
     assert reply.diverging == LogEnd(1, 4)
 
 
-def test_a_sole_voter_waits_for_its_own_vote() -> None:
+def test_a_sole_voter_leads_only_after_its_own_vote_is_durable() -> None:
     """The completion of an older write does not make the vote durable."""
     bench = leading(1)
     bench.slow_disk = True
@@ -133,7 +133,7 @@ def test_a_sole_voter_waits_for_its_own_vote() -> None:
 
 
 @pytest.mark.parametrize("who", [sender(4), sender(2, disk=99)])
-def test_observers_and_replaced_disks_do_not_count(who: object) -> None:
+def test_fetches_of_observers_and_of_other_disks_do_not_count_towards_commits(who: object) -> None:
     bench = leading()
     bench.fetch(2, bench.core.log.end, sender=who)
     assert bench.core.high_watermark == 0
@@ -150,7 +150,7 @@ def test_k9_a_parked_fetch_is_answered_in_time_even_without_records() -> None:
     assert (reply.error, reply.batches, reply.high_watermark) == (ErrorCode.NONE, (), watermark)
 
 
-def test_parked_fetches_of_many_observers_end_together_and_none_waits_much_longer() -> None:
+def test_parked_fetches_of_many_observers_are_answered_in_few_steps_and_at_most_50_ms_late() -> None:
     """Each check of the parked fetches costs in proportion to their number."""
     bench = leading()
     end, watermark = bench.core.log.end, bench.core.high_watermark
@@ -243,7 +243,7 @@ def test_a_read_of_the_disk_ends_where_the_batches_in_memory_begin() -> None:
     assert 1 < read.end <= bench.core.log.end
 
 
-def test_paused_when_no_majority_fetches() -> None:
+def test_a_leader_is_paused_while_no_majority_fetches() -> None:
     bench = leading(5)
     start = bench.now_ms
     bench.until(start + 1500)
@@ -262,7 +262,7 @@ def test_paused_when_no_majority_fetches() -> None:
     assert bench.role() is Role.LEADER
 
 
-def test_k1_paused_without_a_tick() -> None:
+def test_k1_a_leader_that_was_suspended_is_paused_before_its_first_tick() -> None:
     """A process that was suspended accepts no proposal before its first tick."""
     bench = leading()
     bench.now_ms += 60_000
@@ -358,7 +358,7 @@ def test_successors_are_ordered_by_their_log_ends() -> None:
     assert first.request.successors == (key(3), key(2), key(4))
 
 
-def test_description_of_the_quorum() -> None:
+def test_a_leader_describes_log_ends_and_fetch_times_of_voters_and_observers() -> None:
     bench = leading()
     propose(bench)
     bench.fetch(2, 3)
@@ -401,7 +401,7 @@ def test_the_end_of_the_last_leadership_is_described(said: str | None, reason: s
     assert farewell.request.reason == "test"
 
 
-def test_the_problem_of_a_target_is_described() -> None:
+def test_a_leader_describes_the_step_and_the_problem_of_a_target() -> None:
     bench = leading()
     bench.fetch(2, 2)
 
@@ -443,7 +443,7 @@ def remove(bench: Bench, node_id: int) -> VoterChangeError:
     return told.result.error
 
 
-def test_a_voter_whose_disk_was_lost_no_longer_counts() -> None:
+def test_a_voter_that_restarted_with_another_disk_does_not_count_towards_a_live_majority() -> None:
     """Voter 3 fetched a moment ago, but its node has restarted with another disk, so {1, 3} has no live majority."""
     bench = leading()
     bench.fetch(2, 2)
@@ -462,10 +462,10 @@ def test_a_voter_whose_disk_was_lost_no_longer_counts() -> None:
     ]
     bench.until(bench.now_ms + 1)
     bench.fetch(3, 2)
-    assert remove(bench, 2) is VoterChangeError.NONE, "it exists after all"
+    assert remove(bench, 2) is VoterChangeError.NONE, "the voter's disk exists after all"
 
 
-def test_a_probe_that_finds_another_disk_counts_as_a_lost_disk() -> None:
+def test_a_voter_does_not_count_towards_a_live_majority_after_a_probe_found_another_disk() -> None:
     bench = leading()
     bench.fetch(2, 2)
     bench.fetch(3, 2)
@@ -488,7 +488,7 @@ def test_a_node_of_another_cluster_learns_nothing_from_a_refusal() -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_paused_leader_has_its_connections_dropped_only_if_no_voter_answers(answers: bool) -> None:
+def test_a_paused_leader_resets_its_connections_only_if_no_voter_answers(answers: bool) -> None:
     bench = leading()
     known = replace(KNOWN, epoch=bench.core.epoch, leader_id=1, leader_address="n1:1")
     reply = replace(bench.core.describe(bench.now_ms), known=known)

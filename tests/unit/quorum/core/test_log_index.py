@@ -44,7 +44,7 @@ def test_an_empty_log_has_no_records_and_ends_at_0() -> None:
     assert log.recent(0, 100) == ()
 
 
-def test_a_truncated_write_acknowledges_nothing_when_it_completes() -> None:
+def test_a_write_that_completes_makes_only_batches_durable_that_were_not_truncated() -> None:
     """Write 1 appends offsets 0 to 2, the log is truncated to 1, and write 2 appends offsets 1 to 3.
 
     So write 1 makes only offset 0 durable.
@@ -69,7 +69,7 @@ def test_truncation_lowers_the_durable_end() -> None:
     assert log.durable_end == 3
 
 
-def test_truncation_within_a_batch_is_a_bug() -> None:
+def test_truncation_within_a_batch_fails_an_assertion() -> None:
     log = index()
     log.append(batch(0, 1), 1)
     log.append(batch(1, 1, 3), 1)
@@ -79,12 +79,12 @@ def test_truncation_within_a_batch_is_a_bug() -> None:
 
 
 @pytest.mark.parametrize(("offset", "epoch", "count"), [(1, 1, 1), (0, 0, 0)])
-def test_a_wrong_append_is_a_bug(offset: int, epoch: int, count: int) -> None:
+def test_an_append_at_a_wrong_offset_or_without_records_fails_an_assertion(offset: int, epoch: int, count: int) -> None:
     with pytest.raises(AssertionError):
         index().append(batch(offset, epoch, count), 1)
 
 
-def test_epochs_never_decrease() -> None:
+def test_an_append_of_an_older_epoch_fails_an_assertion() -> None:
     log = index((5, 0), end=1)
     with pytest.raises(AssertionError, match="epoch 4 after 5"):
         log.append(batch(1, 4), 1)

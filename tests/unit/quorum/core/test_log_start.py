@@ -52,7 +52,7 @@ def test_only_whole_durable_batches_are_trimmed() -> None:
         index.trim(4)
 
 
-def test_a_restarted_log_forgets_pending_writes() -> None:
+def test_a_log_that_restarts_at_a_snapshot_ignores_earlier_pending_writes() -> None:
     index = log(1, 1)
     index.append(data(2, 1), 2)
     index.reset(LogEnd(5, 40))
@@ -71,7 +71,7 @@ def record(offset: int, voters: VoterSet) -> Batch:
     return Batch(offset, 1, 1, 0, b"", Voters(CLUSTER, 0, voters))
 
 
-def test_the_voters_at_the_start_are_those_in_force_before_it() -> None:
+def test_a_trimmed_log_keeps_the_voters_that_were_in_force_below_its_start() -> None:
     controls = [record(0, VOTERS), record(5, FEWER), Batch(7, 1, 1, 0, b"", TargetVoters(VOTERS)), record(9, VOTERS)]
     whole = VoterHistory(controls)
     for start in (1, 5, 6, 7, 8, 9, 10):

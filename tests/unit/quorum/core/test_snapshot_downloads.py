@@ -195,7 +195,7 @@ def test_another_snapshot_is_downloaded_at_once_after_a_damaged_one() -> None:
     assert ReceiveSnapshot(later) in bench.do(ReplyReceived(fetch.call, offer(later)))
 
 
-def test_the_fetch_timeout_does_not_end_while_the_shell_stores_a_part() -> None:
+def test_the_fetch_timeout_does_not_expire_while_the_shell_loads_a_snapshot() -> None:
     """Loading a large snapshot takes longer than the fetch timeout, without contact with the leader meanwhile."""
     bench = loading()
     bench.until(bench.now_ms + 30_000)

@@ -109,7 +109,7 @@ def test_a_request_for_a_snapshot_counts_as_contact() -> None:
     assert bench.core.paused
 
 
-def test_a_download_confirms_a_read_by_its_round() -> None:
+def test_a_snapshot_request_that_repeats_the_leaders_round_confirms_a_read() -> None:
     """A part carries the round of the leader, and the next request repeats it."""
     bench = leading()
     bench.do(ConfirmRead(1))
@@ -119,7 +119,7 @@ def test_a_download_confirms_a_read_by_its_round() -> None:
     assert ReadConfirmed(1, TAKEN.offset) in effects
 
 
-def test_a_read_after_a_part_was_sent_needs_a_later_round() -> None:
+def test_a_read_that_began_after_a_snapshot_part_was_sent_is_not_confirmed_by_the_round_of_that_part() -> None:
     bench = leading()
     bench.do(ConfirmRead(1))
     reply_to(bench, REQUEST, 50, b"bytes")
@@ -133,7 +133,7 @@ def replicas(bench: Bench) -> dict[int, int]:
     return {key.node_id: progress.end for key, progress in bench.core.role.replicas.items()}
 
 
-def test_a_read_that_ends_after_the_leadership_is_answered() -> None:
+def test_a_snapshot_request_is_answered_even_if_the_leader_resigned_during_its_disk_read() -> None:
     """The answer is harmless, because the records of a snapshot are committed under any leader."""
     bench = leading()
     effects = bench.do(RequestReceived(900, REQUEST))

@@ -76,7 +76,7 @@ def test_a_fetch_for_another_node_is_refused() -> None:
 
 @pytest.mark.parametrize("make", [begin, end])
 @pytest.mark.parametrize("who", [sender(7), sender(2, disk=99)])
-def test_epochs_of_nodes_that_cannot_be_voters_are_refused(
+def test_begin_and_end_quorum_epoch_requests_of_non_voters_are_refused(
     make: Callable[[Bench], BeginQuorumEpoch | EndQuorumEpoch], who: Sender
 ) -> None:
     bench = Bench()
@@ -110,7 +110,7 @@ def test_impossible_epochs_are_refused(epoch: int) -> None:
     ("end", "pre_vote"),
     [(LogEnd(1, 5), False), (LogEnd(2, 5), True), (LogEnd(0, -1), False), (LogEnd(-1, 5), True)],
 )
-def test_contradictory_votes_are_refused(end: LogEnd, pre_vote: bool) -> None:
+def test_vote_requests_that_contradict_themselves_are_refused(end: LogEnd, pre_vote: bool) -> None:
     bench = Bench()
     request = bench.vote(epoch=1, end=end, pre_vote=pre_vote)
     expect_refusal(bench, request, ErrorCode.INVALID_REQUEST)
@@ -138,7 +138,7 @@ def test_a_second_leader_in_one_epoch_is_refused() -> None:
     assert bench.core.leader.node_id == 2
 
 
-def test_another_leader_in_its_own_epoch_is_refused() -> None:
+def test_a_leader_refuses_another_leader_in_its_own_epoch() -> None:
     bench = Bench()
     bench.win()
     expect_refusal(bench, BeginQuorumEpoch(sender(2), bench.core.key, 1, "n2:1"), ErrorCode.INVALID_REQUEST)
@@ -155,7 +155,7 @@ def test_another_leader_in_its_own_epoch_is_refused() -> None:
         ({"sender": sender(1)}, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_wrong_fetches_from_the_leader_are_refused(changes: dict[str, object], error: ErrorCode) -> None:
+def test_a_leader_refuses_invalid_fetches(changes: dict[str, object], error: ErrorCode) -> None:
     bench = Bench()
     bench.win()
     reply = bench.fetch(2, 1, 0, **changes)
@@ -214,7 +214,7 @@ def expect_refusal(bench: Bench, request: Request, error: ErrorCode) -> None:
     assert not bench.disk.pending, f"{request} made the node write"
 
 
-def test_a_refused_node_reports_it_once_and_then_does_nothing() -> None:
+def test_a_node_that_refused_to_start_reports_the_refusal_once_and_then_does_nothing() -> None:
     bench = Bench(config=replace(Bench().config, cluster_id="mine"))
     assert bench.core.refused is not None
     effects = bench.until(60_000) + bench.do_all([bench.vote(2)])

@@ -62,7 +62,7 @@ def test_a_node_cannot_lead_without_being_a_candidate() -> None:
         roles.become(Leader(epoch_start=0, since_ms=0), 0, "won")
 
 
-def test_only_a_start_or_a_leader_leads_to_resigned() -> None:
+def test_only_a_leader_or_a_starting_node_becomes_resigned() -> None:
     assert {before for before, after, _ in TRANSITIONS if after is Role.RESIGNED} == {None, Role.LEADER}
     roles = transitions()
     roles.become(Resigned(None, {}, (), "led before"), 0, "led before")

@@ -60,7 +60,7 @@ def test_changes_of_unknown_voters_are_refused(change: VoterChange, error: Voter
     assert said in told.result.message
 
 
-def test_concurrent_changes_of_voters_are_refused_except_one() -> None:
+def test_only_one_of_several_concurrent_voter_changes_is_accepted() -> None:
     """The others are refused with CHANGE_PENDING, and change nothing."""
     bench = leading()
     bench.do(ChangeVoters(1, RemoveVoter(3)))
@@ -126,7 +126,7 @@ def test_replayed_requests_of_an_older_epoch_are_fenced() -> None:
     assert before == (bench.core.election, bench.core.log.end, bench.core.high_watermark, bench.core.role)
 
 
-def test_replayed_requests_of_this_epoch_change_nothing() -> None:
+def test_replayed_fetches_of_the_current_epoch_change_nothing() -> None:
     bench = leading()
     request = Fetch(sender(2), 1, 1, 2, 1, 2, 0, 0, 1 << 20, "n2:1")
     for _ in range(3):

@@ -27,7 +27,7 @@ TARGET = control(7, TargetVoters(voter_set(1, 2, 3)))
 DONE = control(9, TargetVoters(None))
 
 
-def test_the_latest_record_is_in_force() -> None:
+def test_the_latest_voter_set_and_target_records_are_in_force() -> None:
     found = history(ONE, control(1, LeaderChange(ReplicaKey(1, directory(1)), (), ())), TWO, TARGET)
     assert found.founding is ONE
     assert found.current == voter_set(1, 2)
@@ -51,7 +51,7 @@ def test_truncation_to_0_removes_all_voters() -> None:
     assert (found.current, found.founding, found.record) == (VoterSet(), None, None)
 
 
-def test_voters_and_target_below_an_offset() -> None:
+def test_the_history_returns_the_voters_and_target_in_force_below_an_offset() -> None:
     found = history(ONE, TWO, TARGET, DONE)
     assert found.below(0) == (VoterSet(), None)
     assert found.below(5) == (voter_set(1), None)
@@ -61,11 +61,11 @@ def test_voters_and_target_below_an_offset() -> None:
 
 
 @pytest.mark.parametrize(("count", "majority"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
-def test_majority(count: int, majority: int) -> None:
+def test_a_majority_is_more_than_half_of_the_voters(count: int, majority: int) -> None:
     assert voter_set(*range(1, count + 1)).majority == majority
 
 
-def test_a_replica_is_a_disk() -> None:
+def test_a_voter_is_identified_by_node_id_and_disk() -> None:
     voters = voter_set(1, 2)
     assert ReplicaKey(1, directory(1)) in voters
     assert ReplicaKey(1, directory(2)) not in voters
@@ -75,14 +75,14 @@ def test_a_replica_is_a_disk() -> None:
     assert voters.by_id(3) is None
 
 
-def test_voters_out_of_order_or_listed_twice_are_a_bug() -> None:
+def test_voters_out_of_order_or_listed_twice_fail_an_assertion() -> None:
     with pytest.raises(AssertionError, match="out of order"):
         voter_set(2, 1)
     with pytest.raises(AssertionError, match="twice"):
         voter_set(1, 1)
 
 
-def test_the_size_before_a_target_is_known_while_the_log_contains_it() -> None:
+def test_the_number_of_voters_before_a_target_is_known_while_the_log_contains_the_target() -> None:
     two, three = voter_set(1, 2), voter_set(1, 2, 3)
     found = history(control(0, Voters("c", 0, three)), control(4, TargetVoters(two)))
     assert (found.target_started_size, found.changed_at) == (3, 4)

@@ -42,7 +42,7 @@ def before(monkeypatch: pytest.MonkeyPatch, name: str, event: Callable[[], objec
     monkeypatch.setattr(os, name, patched)
 
 
-def test_a_download_that_begins_leaves_a_snapshot_that_is_being_finished(
+def test_a_new_download_does_not_remove_a_snapshot_that_is_being_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every part of a download removes the files of other downloads, also while a snapshot of this node is synced."""
@@ -120,7 +120,7 @@ def test_a_snapshot_that_is_replaced_during_a_listing_is_not_set_aside(
             taken(files, OWN)
 
     monkeypatch.setattr(files, "_look", replaced_afterwards)
-    assert files.all() == (), "the listing found the damaged one"
+    assert files.all() == (), "the listing found the damaged snapshot"
     taken(files, NEWER)
     assert [info.end for info in files.all()] == [OWN, NEWER]
 
@@ -135,7 +135,9 @@ def test_a_damaged_snapshot_that_an_operator_removes_does_not_fail_the_next_one(
 
 
 @pytest.mark.parametrize("content", [snapshot_bytes(OWN.offset, b"one"), b"damage"])
-def test_a_snapshot_is_not_protected_longer_than_until_its_end(tmp_path: Path, content: bytes) -> None:
+def test_a_new_download_removes_the_partial_file_of_a_snapshot_that_was_finished_or_failed(
+    tmp_path: Path, content: bytes
+) -> None:
     files = SnapshotFiles(os.fspath(tmp_path))
     write(files, OWN, content)
     try:

@@ -90,7 +90,7 @@ async def test_a_clean_stop_leaves_one_database_and_no_wal(tmp_path: Path) -> No
     assert await opened(tmp_path / "q") == (5, state(5))
 
 
-async def test_a_directory_in_use_names_the_process(tmp_path: Path) -> None:
+async def test_the_refusal_of_a_directory_in_use_names_the_process(tmp_path: Path) -> None:
     store = make(tmp_path)
     await store.open(1, None)
     with pytest.raises(StoreRefusedError, match=f"in use by process {os.getpid()}"):
@@ -127,7 +127,7 @@ async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         await make(tmp_path).open(1, None)
 
 
-async def test_a_path_that_cannot_be_written_names_path_and_errno(tmp_path: Path) -> None:
+async def test_the_refusal_of_a_path_that_cannot_be_written_names_path_and_errno(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreRefusedError, match=r"file/q.*\(ENOTDIR\)|file.*\((ENOTDIR|EEXIST)\)"):
         await make(tmp_path / "file" / "q").open(1, None)
@@ -207,7 +207,7 @@ async def test_a_lost_identity_is_restored_by_the_command_that_its_refusal_names
     await store.close()
 
 
-async def test_the_mark_is_updated_when_a_directory_gets_another_identity(tmp_path: Path) -> None:
+async def test_the_formatting_mark_is_updated_when_a_directory_gets_another_identity(tmp_path: Path) -> None:
     store = make(tmp_path / "q")
     await store.open(1, None)
     await store.close()
@@ -219,7 +219,7 @@ async def test_the_mark_is_updated_when_a_directory_gets_another_identity(tmp_pa
     assert find_identity(folder) == replace(identity, directory_id=str(UUID(int=9)))
 
 
-async def test_a_missing_standing_is_refused_if_it_existed_before(tmp_path: Path) -> None:
+async def test_a_missing_standing_file_is_refused_if_it_existed_before(tmp_path: Path) -> None:
     store = make(tmp_path / "q")
     await store.open(1, None)
     await store.close()
@@ -234,7 +234,7 @@ async def test_a_missing_standing_is_refused_if_it_existed_before(tmp_path: Path
     assert await standing.load() is Standing.VOTER
 
 
-async def test_a_missing_identity_is_refused_also_without_the_mark(tmp_path: Path) -> None:
+async def test_a_missing_identity_file_is_refused_although_the_formatting_mark_is_also_missing(tmp_path: Path) -> None:
     store = make(tmp_path / "q")
     await store.open(1, None)
     await store.close()
@@ -275,14 +275,14 @@ async def test_a_deleted_directory_is_not_recreated(tmp_path: Path) -> None:
     assert (await opened(folder))[0] == 0
 
 
-async def test_a_directory_of_a_release_without_marks_gets_one(tmp_path: Path) -> None:
+async def test_a_directory_of_a_release_without_formatting_marks_gets_a_mark(tmp_path: Path) -> None:
     folder = await crashed(tmp_path)
     os.unlink(mark_path(str(folder)))
     assert (await opened(folder))[0] == 12
     assert Path(mark_path(str(folder))).exists()  # noqa: ASYNC240
 
 
-async def test_a_directory_that_was_set_aside_is_kept_and_formatted_anew(tmp_path: Path) -> None:
+async def test_setting_a_directory_aside_keeps_its_data_and_permits_a_new_store(tmp_path: Path) -> None:
     folder = await crashed(tmp_path)
     kept = [Path(move_away(str(folder), "generation-0"))]
     assert await opened(folder) == (0, QuorumState())
@@ -329,7 +329,7 @@ async def test_a_wrong_node_id_is_refused_after_a_crash_and_the_right_one_opens(
 
 
 @pytest.mark.parametrize("size", [0, 31, 55])
-async def test_k17_a_wal_truncated_to_0_bytes_is_refused_after_a_crash(tmp_path: Path, size: int) -> None:
+async def test_k17_a_wal_without_a_complete_frame_header_is_refused_after_a_crash(tmp_path: Path, size: int) -> None:
     folder = await crashed(tmp_path)
     os.truncate(folder / WAL, size)
     with pytest.raises(CorruptStoreError, match=f"{WAL} has {size} bytes although the directory was in use"):
@@ -344,7 +344,7 @@ async def test_a_wal_of_zeros_is_refused_after_a_crash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 100, 5000])
-async def test_a_truncated_database_is_refused_and_left_alone(tmp_path: Path, size: int) -> None:
+async def test_a_truncated_database_is_refused_and_left_unchanged(tmp_path: Path, size: int) -> None:
     store = make(tmp_path)
     await store.open(1, None)
     await write_rounds(store, 50)
@@ -379,7 +379,7 @@ async def test_a_changed_byte_in_a_batch_or_the_state_is_noticed(tmp_path: Path)
             await opened(copy)
 
 
-async def test_every_flipped_byte_of_the_database_is_noticed_or_harmless(tmp_path: Path) -> None:
+async def test_a_random_bit_flip_in_the_database_is_noticed_or_harmless(tmp_path: Path) -> None:
     store = make(tmp_path / "q")
     await store.open(1, None)
     await write_rounds(store, 5)
@@ -429,7 +429,7 @@ async def test_a_database_that_contradicts_itself_is_refused(tmp_path: Path, sta
         await opened(tmp_path)
 
 
-async def test_k17_a_torn_tail_of_the_wal_is_an_unfinished_write(tmp_path: Path) -> None:
+async def test_k17_a_torn_tail_of_the_wal_is_treated_as_an_unfinished_write(tmp_path: Path) -> None:
     folder = await crashed(tmp_path)
     whole = await opened_copy(folder, lambda wal: None)
     assert whole == (12, state(12))
@@ -452,7 +452,7 @@ async def opened_copy(folder: Path, damage: Callable[[Path], None]) -> tuple[int
         shutil.rmtree(copy)
 
 
-async def test_a_damaged_header_of_the_wal_refuses_to_start(tmp_path: Path) -> None:
+async def test_a_store_whose_wal_has_a_damaged_header_refuses_to_open(tmp_path: Path) -> None:
     folder = await crashed(tmp_path)
     for position in range(32):
         with pytest.raises(CorruptStoreError, match="the header is damaged"):
@@ -473,7 +473,9 @@ async def test_the_wal_of_a_killed_process_is_checkpointed_before_the_first_writ
         connection.close()
 
 
-async def test_a_wait_for_a_hanging_database_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_a_hanging_database_takes_limited_time_and_keeps_the_directory_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = make(tmp_path)
     await store.open(1, None)
     await write_rounds(store, 2)
@@ -525,14 +527,16 @@ async def test_a_write_that_takes_too_long_fails(tmp_path: Path, monkeypatch: py
     await store.close()
 
 
-async def test_frames_left_by_a_checkpoint_are_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wal_frames_left_over_from_before_a_checkpoint_are_not_treated_as_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite_store, "CHECKPOINT_BYTES", 100_000)
     folder = await crashed(tmp_path, rounds=100)
     assert check_wal(str(folder / WAL)).torn, "the log was rewound, and older frames lie behind the new ones"
     assert await opened(folder) == (102, state(102))
 
 
-async def test_nothing_is_retried_after_a_failed_write(tmp_path: Path) -> None:
+async def test_every_write_after_a_failed_write_fails_with_the_same_error(tmp_path: Path) -> None:
     store = make(tmp_path)
     await store.open(1, None)
     await store._run(lambda connection: connection.execute("PRAGMA max_page_count=10"))
@@ -546,7 +550,7 @@ async def test_nothing_is_retried_after_a_failed_write(tmp_path: Path) -> None:
     assert await opened(tmp_path.with_name("copy")) == (0, QuorumState())
 
 
-async def test_damaged_snapshots_are_named_and_the_latest_few_are_kept(tmp_path: Path) -> None:
+async def test_damaged_downloads_are_set_aside_and_the_latest_three_are_kept(tmp_path: Path) -> None:
     store = make(tmp_path)
     await store.open(1, None)
     await write_rounds(store, 10)
@@ -565,7 +569,7 @@ async def test_damaged_snapshots_are_named_and_the_latest_few_are_kept(tmp_path:
 
 
 async def test_a_path_may_begin_with_two_slashes(tmp_path: Path) -> None:
-    """SQLite would take the first folder as the name of a host."""
+    """SQLite would treat the first folder as a host name."""
     store = SqliteQuorumStore(f"/{tmp_path}/q", Sources.real())
     await store.open(1, None)
     await store.close()

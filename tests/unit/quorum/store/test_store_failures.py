@@ -54,7 +54,7 @@ async def reopened(folder: Path) -> int:
     return log_end
 
 
-async def test_after_a_failed_sync_database_wal_and_mark_stay_as_they_are(tmp_path: Path) -> None:
+async def test_no_file_of_the_directory_changes_after_a_failed_sync(tmp_path: Path) -> None:
     with failing_disk(tmp_path / "q") as failing:
         store = await filled(failing.folder)
         failing.fails = WAL
@@ -97,7 +97,7 @@ async def test_a_failed_checkpoint_fails_the_next_write_and_the_close(
 
 
 @pytest.mark.parametrize("file", [DATABASE, WAL])
-async def test_a_failed_sync_at_close_is_not_a_clean_stop(tmp_path: Path, file: str) -> None:
+async def test_a_close_whose_sync_fails_is_not_recorded_as_a_clean_stop(tmp_path: Path, file: str) -> None:
     with failing_disk(tmp_path / "q") as failing:
         store = await filled(failing.folder)
         failing.fails = file
@@ -107,7 +107,7 @@ async def test_a_failed_sync_at_close_is_not_a_clean_stop(tmp_path: Path, file: 
     assert await reopened(failing.folder) == LOG_END
 
 
-async def test_a_failed_sync_of_the_lock_at_close_is_not_a_clean_stop(
+async def test_a_close_whose_sync_of_the_lock_fails_is_not_a_clean_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(descriptor: int) -> None:
@@ -123,9 +123,7 @@ async def test_a_failed_sync_of_the_lock_at_close_is_not_a_clean_stop(
     assert await reopened(tmp_path / "q") == LOG_END
 
 
-async def test_a_closing_that_is_cancelled_leaves_the_files_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cancelled_close_leaves_the_files_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the event loop cancels every task.  A database closed without a recorded stop would look damaged."""
     store = await filled(tmp_path / "q")
     fold, folding, may_fold = sqlite_store._fold, asyncio.Event(), threading.Event()
@@ -151,7 +149,7 @@ async def test_a_closing_that_is_cancelled_leaves_the_files_as_they_are(
     assert await reopened(tmp_path / "q") == LOG_END
 
 
-async def test_a_write_that_fails_while_the_store_closes_is_not_a_clean_stop(
+async def test_a_close_during_which_a_write_fails_is_not_recorded_as_a_clean_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoint of the closing waits behind the write, and a second sync may succeed."""
@@ -260,7 +258,7 @@ async def test_damage_found_by_a_read_leaves_the_directory_unchanged(tmp_path: P
     assert contents(folder) == left
 
 
-async def test_a_directory_stays_unchanged_when_its_disk_failed_elsewhere(tmp_path: Path) -> None:
+async def test_a_close_after_a_failure_in_another_directory_leaves_the_files_unchanged(tmp_path: Path) -> None:
     store = await filled(tmp_path / "q")
     left = contents(tmp_path / "q")
     await store.close(leave_files=True)

@@ -74,7 +74,7 @@ async def test_a_directory_of_format_1_is_upgraded_with_all_its_data(tmp_path: P
     folder = make_format_1(tmp_path / "q")
     store = make(folder)
     stored = await store.open(1, CLUSTER)
-    assert stored.state == state(7, voted_for=KEYS[2]), "the vote above all"
+    assert stored.state == state(7, voted_for=KEYS[2]), "in particular the vote"
     assert (stored.node_id, stored.directory_id, stored.formatted_for) == (1, DIRECTORY_ID, CLUSTER)
     assert (stored.log_start, stored.log_end, stored.base, stored.snapshots) == (0, 7, None, ())
     assert (stored.epochs, stored.controls) == (((0, 0), (1, 1)), LOG[:2])
@@ -83,7 +83,7 @@ async def test_a_directory_of_format_1_is_upgraded_with_all_its_data(tmp_path: P
     assert version_of(folder) == schema.DATABASE_FORMAT == 2
 
 
-async def test_an_upgraded_store_has_snapshots(tmp_path: Path) -> None:
+async def test_an_upgraded_store_can_keep_snapshots(tmp_path: Path) -> None:
     store = make(make_format_1(tmp_path / "q"))
     await store.open(1, None)
     end, content = LogEnd(1, 3), snapshot_bytes(3, b"image")
@@ -128,7 +128,7 @@ async def test_an_older_version_refuses_an_upgraded_directory(tmp_path: Path, mo
     assert (tmp_path / "q" / DATABASE).read_bytes() == before
 
 
-async def test_a_newer_quorum_state_is_refused_by_its_version(tmp_path: Path) -> None:
+async def test_a_quorum_state_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     folder = make_format_1(tmp_path / "q")
     connection = sqlite3.connect(folder / DATABASE)
     message = quorum_pb2.QuorumStateMessage()
@@ -142,7 +142,7 @@ async def test_a_newer_quorum_state_is_refused_by_its_version(tmp_path: Path) ->
         await make(folder).open(1, None)
 
 
-async def test_a_newer_snapshot_is_refused_by_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_snapshot_of_a_newer_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quorum.snapshot_file.VERSION", 2)
     newer = snapshot_bytes(3, b"image")
     monkeypatch.undo()
@@ -187,7 +187,7 @@ def positions(frame: int) -> list[int]:
     return [0, 5, 9, 13, 17, 21, 24, *(24 + chosen.randrange(4096) for _ in range(3))]
 
 
-async def test_a_bit_flip_in_any_frame_except_the_last_refuses_to_start(tmp_path: Path) -> None:
+async def test_a_store_refuses_to_open_after_a_bit_flip_in_any_wal_frame_except_the_last(tmp_path: Path) -> None:
     """Votes and acknowledged records are in these frames; SQLite alone would undo them silently."""
     folder = await big_last_write(tmp_path)
     frames = transactions(folder / WAL)
@@ -215,7 +215,7 @@ async def test_a_bit_flip_in_the_last_frame_undoes_the_last_transaction(
         assert undone == (12, state(12)), f"byte {position}: the state before, whole"
 
 
-async def test_a_bit_flip_in_a_rewound_wal_is_damage_but_not_in_old_frames(
+async def test_a_bit_flip_in_a_rewound_wal_is_damage_unless_it_is_in_a_leftover_frame(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_store, "CHECKPOINT_BYTES", 100_000)

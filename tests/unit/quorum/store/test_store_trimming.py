@@ -48,12 +48,14 @@ async def trimmed(folder: Path) -> SqliteQuorumStore:
     return store
 
 
-async def test_a_trimmed_log_is_deleted_in_pieces_beside_other_writes(
+async def test_trimmed_records_are_deleted_in_pieces_between_other_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_store, "DROP_BYTES", 1000)
     store = await trimmed(tmp_path)
-    assert offsets(await store.read(0, 102, 1 << 20)) == list(range(90, 102)), "nothing else is read, deleted or not"
+    assert offsets(await store.read(0, 102, 1 << 20)) == list(range(90, 102)), (
+        "records below the log start are not read, deleted or not"
+    )
     await store.write([StoreWrite(state(95), 95, ())])
     assert offsets(await store.read(0, 102, 1 << 20)) == list(range(90, 95))
     number = 95
@@ -61,11 +63,11 @@ async def test_a_trimmed_log_is_deleted_in_pieces_beside_other_writes(
         await store.write([StoreWrite(state(number + 1), None, (data(number),))])
         number += 1
     await store.close()
-    assert number > 97, "in pieces"
+    assert number > 97, "the deletion took several writes"
     assert rows_of(tmp_path) == list(range(90, number))
 
 
-async def test_the_next_opening_after_a_crash_deletes_a_trimmed_log(
+async def test_opening_a_store_after_a_crash_deletes_trimmed_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SqliteQuorumStore, "_tidy", nothing)

@@ -89,7 +89,7 @@ requests = st.one_of(
 
 @QUICK
 @given(requests, st.integers(0, 2**64 - 1))
-def test_requests_survive_the_wire(request: m.Request, correlation_id: int) -> None:
+def test_requests_round_trip_through_their_messages(request: m.Request, correlation_id: int) -> None:
     rpc = convert.rpc_of(request)
     assert request_from_wire(rpc, request_to_wire(request, correlation_id)) == (correlation_id, request)
 
@@ -173,7 +173,9 @@ replies = st.one_of(
 
 @QUICK
 @given(replies, st.integers(0, 2**64 - 1))
-def test_replies_survive_the_wire(exchange: tuple[type[m.Request], m.Reply], correlation_id: int) -> None:
+def test_replies_round_trip_through_their_messages(
+    exchange: tuple[type[m.Request], m.Reply], correlation_id: int
+) -> None:
     kind, reply = exchange
     request = sample(kind)
     wire = reply_to_wire(convert.rpc_of(request), reply, correlation_id)
@@ -182,7 +184,7 @@ def test_replies_survive_the_wire(exchange: tuple[type[m.Request], m.Reply], cor
 
 @QUICK
 @given(data_batches | control_batches)
-def test_batches_survive_the_wire(batch: Batch) -> None:
+def test_batches_round_trip_through_their_messages(batch: Batch) -> None:
     message = pb.Batch()
     codec.parse(message, codec.batch_to(batch).SerializeToString())
     assert codec.batch_from(message) == batch
@@ -190,7 +192,7 @@ def test_batches_survive_the_wire(batch: Batch) -> None:
 
 @QUICK
 @given(data_batches | control_batches, st.data())
-def test_any_flipped_bit_of_a_batch_is_refused(batch: Batch, chosen: st.DataObject) -> None:
+def test_a_batch_with_a_flipped_bit_is_refused_or_has_the_same_values(batch: Batch, chosen: st.DataObject) -> None:
     wire = bytearray(codec.batch_to(batch).SerializeToString())
     position = chosen.draw(st.integers(0, len(wire) - 1))
     wire[position] ^= 1 << chosen.draw(st.integers(0, 7))
@@ -205,7 +207,7 @@ def test_any_flipped_bit_of_a_batch_is_refused(batch: Batch, chosen: st.DataObje
 
 @QUICK
 @given(st.sampled_from(list(CONVERSIONS)), st.binary(max_size=300))
-def test_any_bytes_are_a_request_or_are_refused_by_name(rpc: AnyRpc, wire: bytes) -> None:
+def test_arbitrary_bytes_are_a_valid_request_or_are_refused_with_the_name_of_the_rpc(rpc: AnyRpc, wire: bytes) -> None:
     try:
         result: object = request_from_wire(rpc, wire)[1]
     except RemoteProtocolError as error:
@@ -264,7 +266,7 @@ def key(**changes: Any) -> pb.ReplicaKey:
         (vote(log_end=pb.LogEnd(epoch=-5)), "log_end.epoch is -5"),
     ],
 )
-def test_a_malformed_vote_is_refused_by_field(wire: bytes, problem: str) -> None:
+def test_the_refusal_of_a_malformed_vote_request_names_the_field(wire: bytes, problem: str) -> None:
     with pytest.raises(RemoteProtocolError, match=problem):
         request_from_wire(rpcs.VOTE, wire)
 
@@ -297,7 +299,7 @@ def fetched(**fields: Any) -> m.FetchReply:
         (m.FetchReply(m.ErrorCode.NOT_LEADER, KNOWN, batches=(data(5, 3),)), "refused with NOT_LEADER"),
     ],
 )
-def test_a_fetch_reply_that_does_not_fit_is_refused(reply: m.FetchReply, problem: str) -> None:
+def test_a_fetch_reply_that_does_not_match_its_request_is_refused(reply: m.FetchReply, problem: str) -> None:
     with pytest.raises(RemoteProtocolError, match=problem):
         reply_from_wire(fetch(), 1, reply_to_wire(rpcs.FETCH, reply, 1))
 
@@ -318,7 +320,7 @@ def test_a_divergence_in_an_older_epoch_may_be_above_the_fetch_offset() -> None:
         ({"error": m.ErrorCode.SNAPSHOT_NOT_FOUND}, "but it holds bytes"),
     ],
 )
-def test_a_piece_of_a_snapshot_that_does_not_fit_is_refused(fields: dict[str, Any], problem: str) -> None:
+def test_a_snapshot_part_that_does_not_match_its_request_is_refused(fields: dict[str, Any], problem: str) -> None:
     whole = {"error": m.ErrorCode.NONE, "snapshot": LogEnd(2, 40), "size": 500, "position": 100, "data": b"ab"}
     reply = m.FetchSnapshotReply(known=KNOWN, **{**whole, **fields})
     with pytest.raises(RemoteProtocolError, match=problem):
@@ -352,7 +354,7 @@ def test_voter_sets_out_of_order_or_too_large_are_refused() -> None:
         codec.voters_from(many, "voters")
 
 
-def test_a_field_that_is_not_known_makes_a_control_batch_fail() -> None:
+def test_a_control_batch_whose_checksum_covers_an_unknown_field_is_refused() -> None:
     message = codec.batch_to(founding())
     changed = message.control.voters.SerializeToString() + b"\xa2\x06\x03new"  # field 100, as of a later version
     message.control.voters.ParseFromString(changed)
@@ -367,12 +369,12 @@ def test_a_field_that_is_not_known_makes_a_control_batch_fail() -> None:
         codec.batch_from(message)
 
 
-def test_a_tool_may_ask_without_being_a_node() -> None:
+def test_a_tool_may_describe_the_quorum_without_a_replica_key() -> None:
     assert request_from_wire(rpcs.DESCRIBE_QUORUM, b"") == (0, m.DescribeQuorum(m.TOOL))
     assert request_from_wire(rpcs.DESCRIBE_QUORUM, request_to_wire(m.DescribeQuorum(m.TOOL), 4))[0] == 4
 
 
-def test_quorum_state_survives_and_other_versions_are_refused() -> None:
+def test_quorum_state_round_trips_and_another_version_is_refused() -> None:
     written = state(8, epoch=4, voted_for=KEYS[2])
     message = codec.state_to(written)
     assert codec.state_from(message) == written

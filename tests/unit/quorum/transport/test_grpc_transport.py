@@ -88,7 +88,9 @@ async def served() -> AsyncIterator[Fixture]:
     await fixture.transport.close()
 
 
-async def test_a_port_in_use_is_named_in_one_message(served: Fixture, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_the_only_message_about_a_port_in_use_names_its_address(
+    served: Fixture, capfd: pytest.CaptureFixture[str]
+) -> None:
     address = served.transport.address
     second = GrpcTransport(address)
     second.serve(served.handle)
@@ -98,7 +100,7 @@ async def test_a_port_in_use_is_named_in_one_message(served: Fixture, capfd: pyt
 
 
 @pytest.mark.parametrize("host", ["192.0.2.7", "no-such-host.invalid"])
-async def test_an_address_of_another_machine_is_named(host: str) -> None:
+async def test_the_refusal_to_listen_on_an_address_of_another_machine_names_the_address(host: str) -> None:
     with pytest.raises(ConfigError, match=f"cannot listen on {host}:7777: "):
         GrpcTransport(f"{host}:7777").bind()
 
@@ -111,7 +113,7 @@ async def test_port_0_reports_the_port_that_was_bound() -> None:
     await transport.close()
 
 
-async def test_garbage_is_an_invalid_argument_and_the_server_lives_on(served: Fixture) -> None:
+async def test_malformed_requests_get_invalid_argument_and_the_server_continues(served: Fixture) -> None:
     bodies = [b"\xff" * 40, convert.request_to_wire(VOTE, 1)[:-3], b"\x0a\x02\xff\xff", b"\x0b" * 5000, b""]
     for body in bodies:
         assert await served.refused(VOTE_PATH, body) is grpc.StatusCode.INVALID_ARGUMENT
@@ -121,14 +123,14 @@ async def test_garbage_is_an_invalid_argument_and_the_server_lives_on(served: Fi
     assert served.requests == [VOTE]
 
 
-async def test_garbage_for_the_controller_is_an_invalid_argument(served: Fixture) -> None:
+async def test_malformed_requests_to_the_controller_get_invalid_argument(served: Fixture) -> None:
     path = "/quorumlog.v1.Controller/DescribeBrokers"
     assert await served.refused(path, b"\xff\xff\xff\xff") is grpc.StatusCode.INVALID_ARGUMENT
     reply = controller_pb2.DescribeBrokersReply.FromString(await served.raw(path, b""))
     assert reply.cluster_id == rpcs.DESCRIBE_BROKERS.name
 
 
-async def test_sizes_are_limited_for_each_service(served: Fixture) -> None:
+async def test_the_size_of_requests_is_limited_for_each_service(served: Fixture) -> None:
     exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
     assert await served.refused(VOTE_PATH, bytes(QUORUM_REQUEST_MAX_BYTES + 1)) is exhausted
     path = "/quorumlog.v1.Controller/DescribeBrokers"
@@ -435,7 +437,7 @@ async def test_a_stream_in_use_outlives_the_limit_for_idle_ones(
         (bytes(QUORUM_REQUEST_MAX_BYTES + 1), grpc.StatusCode.RESOURCE_EXHAUSTED),
     ],
 )
-async def test_garbage_on_a_stream_ends_this_stream_only(
+async def test_a_malformed_request_on_a_stream_ends_only_this_stream(
     served: Fixture, client: GrpcTransport, body: bytes, status: grpc.StatusCode
 ) -> None:
     await client.ask(Peer(1, served.transport.address), FETCH, 5000)
@@ -521,7 +523,7 @@ async def test_a_node_that_stops_does_not_cancel_a_reply_that_is_being_written(s
     assert (context.written, context.aborted) == (1, grpc.StatusCode.UNAVAILABLE)
 
 
-async def test_a_node_of_an_older_release_gets_each_fetch_as_a_call(
+async def test_a_node_of_an_older_release_gets_each_fetch_as_a_separate_call(
     client: GrpcTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
