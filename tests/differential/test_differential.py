@@ -14,7 +14,7 @@ from tests.differential.harness import differences, plain
 @pytest.mark.quiet  # Spark alone keeps two cores busy
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not is_prepared(), reason="`python -m tests.differential` installs what it needs")
-def test_all_differences_are_documented() -> None:
+def test_all_differences_from_sparks_own_connector_are_documented() -> None:
     command = [sys.executable, "-m", "tests.differential"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1700)
     assert done.returncode == 0, done.stdout

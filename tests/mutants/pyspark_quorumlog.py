@@ -96,14 +96,14 @@ MUTANTS = (
         STREAM,
         "                    if one in self._missing:\n",
         "                    if False:\n",
-        (f"{UNIT}/test_stream_plan.py::test_a_partition_that_does_not_exist_is_dropped_by_the_next_end",),
+        (f"{UNIT}/test_stream_plan.py::test_a_partition_is_dropped_when_it_is_missing_in_two_consecutive_batches",),
     ),
     Mutant(
         "a partition that is unknown for a while is dropped at once",
         STREAM,
         "                    if one in self._missing:\n",
         "                    if True:\n",
-        (f"{UNIT}/test_stream_plan.py::test_a_partition_that_does_not_exist_is_dropped_by_the_next_end",),
+        (f"{UNIT}/test_stream_plan.py::test_a_partition_is_dropped_when_it_is_missing_in_two_consecutive_batches",),
     ),
     Mutant(
         "the first batch of a query has records",
@@ -160,7 +160,7 @@ MUTANTS = (
         "if True:",
         (
             f"{UNIT}/test_stream_reading.py"
-            "::test_a_topic_that_goes_on_under_another_id_with_fewer_partitions_is_read_on",
+            "::test_a_topic_that_lost_a_partition_and_got_another_id_is_read_on_from_its_position",
         ),
     ),
     Mutant(
@@ -237,7 +237,7 @@ MUTANTS = (
         LOOKUP,
         "    cluster_of(options).ask_another_broker()\n",
         "",
-        (f"{UNIT}/test_stream_reading.py::test_one_broker_that_does_not_know_a_topic_proves_nothing",),
+        (f"{UNIT}/test_stream_reading.py::test_a_topic_that_one_broker_does_not_know_is_not_treated_as_deleted",),
     ),
     Mutant(
         "a task skips its range when the leader does not know the partition",
@@ -251,7 +251,7 @@ MUTANTS = (
         READING,
         "if error.offset > error.end and now - beyond_since < patience_s:",
         "if False:",
-        (f"{UNIT}/test_reading.py::test_a_leader_whose_committed_end_is_lower_for_a_while_delays_a_range",),
+        (f"{UNIT}/test_reading.py::test_a_leader_whose_high_watermark_lags_for_a_while_delays_a_range",),
     ),
     Mutant(
         "a task waits for the records of a former leader",

@@ -55,7 +55,9 @@ def write(spark: SparkSession, bootstrap: str, select: str, **options: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["batch", "stream", "write"])
-def test_brokers_that_never_answer_are_named(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_the_error_about_brokers_that_never_answer_names_their_addresses(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
     with socket.socket() as unused:  # bound, and not listening
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -71,7 +73,9 @@ def test_brokers_that_never_answer_are_named(spark: SparkSession, tmp_path: Path
     assert line.endswith(f"; check the option bootstrap.servers ({address}), and that brokers run")
 
 
-def test_brokers_that_answer_no_longer_are_named(spark: SparkSession, filled: ThreadedBrokers, tmp_path: Path) -> None:
+def test_the_error_about_brokers_that_stopped_answering_names_their_addresses(
+    spark: SparkSession, filled: ThreadedBrokers, tmp_path: Path
+) -> None:
     bootstrap = filled.brokers.bootstrap
     stream(spark, bootstrap, tmp_path, subscribe="t")
     for node_id in (1, 2):
@@ -87,7 +91,7 @@ def test_a_checkpoint_of_another_topic_is_refused(spark: SparkSession, filled: T
     assert line.startswith("DataLossError: t-0 is not part of the query any more; it was read up to 10")
 
 
-def test_a_checkpoint_of_another_cluster_is_refused(
+def test_a_checkpoint_beyond_the_end_of_a_topic_is_refused(
     spark: SparkSession, filled: ThreadedBrokers, tmp_path: Path
 ) -> None:
     stream(spark, filled.brokers.bootstrap, tmp_path, subscribe="t")
@@ -97,7 +101,9 @@ def test_a_checkpoint_of_another_cluster_is_refused(
     assert line.startswith("DataLossError: t-0: start offset 10 is beyond the end 0 of the log")
 
 
-def test_a_topic_that_was_deleted_is_named(spark: SparkSession, filled: ThreadedBrokers, tmp_path: Path) -> None:
+def test_the_error_about_a_deleted_topic_names_the_topic(
+    spark: SparkSession, filled: ThreadedBrokers, tmp_path: Path
+) -> None:
     stream(spark, filled.brokers.bootstrap, tmp_path, subscribe="t,u")
     filled.run(filled.brokers.delete("t"))
     line = last_line(lambda: stream(spark, filled.brokers.bootstrap, tmp_path, subscribe="t,u"))
@@ -120,7 +126,7 @@ def test_a_topic_that_was_deleted_is_named(spark: SparkSession, filled: Threaded
         ("select 'k' as key, repeat('x', 2000000) as value", "ClusterError: t-0: a batch of 1 record"),
     ],
 )
-def test_rows_that_cannot_be_written_are_named(
+def test_the_error_about_a_row_that_cannot_be_written_names_the_cause(
     spark: SparkSession, filled: ThreadedBrokers, select: str, expected: str
 ) -> None:
     line = last_line(lambda: write(spark, filled.brokers.bootstrap, select, topic="t"))

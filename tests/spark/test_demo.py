@@ -19,14 +19,16 @@ ROOT = Path(__file__).parents[2]
 ROWS = 4000
 
 
-def test_the_data_set_is_whole(tmp_path: Path) -> None:
+def test_the_data_set_has_all_its_rows(tmp_path: Path) -> None:
     truth = flights.count(flights.unpack(tmp_path))
     assert truth.row_count == 336_776
     assert (len(truth.by_key), truth.by_key["UA"], truth.by_key["OO"]) == (16, 58_665, 32)
 
 
 @pytest.mark.quiet
-def test_write_and_compare(spark: SparkSession, cluster: ThreadedBrokers, tmp_path: Path) -> None:
+def test_the_comparison_finds_lost_repeated_and_changed_rows(
+    spark: SparkSession, cluster: ThreadedBrokers, tmp_path: Path
+) -> None:
     csv = flights.unpack(tmp_path)
     flights.first_rows(csv, ROWS)
     truth = flights.count(csv)
@@ -67,7 +69,7 @@ def test_the_busiest_broker_leads_the_partitions_with_most_rows() -> None:
 
 
 @pytest.mark.quiet
-def test_the_demo_itself(tmp_path: Path) -> None:
+def test_the_demo_loses_and_repeats_no_row_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """A real cluster of processes, a killed controller, a killed leader: `./dev demo`, with fewer rows."""
     command = [sys.executable, "-m", "examples.demo", "--rows", "30000", "--seconds", "14", "--logs", str(tmp_path)]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "120", "NO_COLOR": "1"}

@@ -121,7 +121,7 @@ def test_an_attempt_that_fails_ends_its_own_transaction(topic: Topic) -> None:
     assert topic.read() == [1]
 
 
-def test_an_attempt_that_outlives_its_failed_write_holds_back_no_reader(topic: Topic) -> None:
+def test_an_attempt_that_outlives_its_failed_write_is_refused_and_blocks_no_reader(topic: Topic) -> None:
     """Spark gives a task up when it aborts the write, but the task runs until its worker notices."""
     scope = open_batch(topic.options(), f"write-{topic.name}")
     assert scope is not None
@@ -154,7 +154,7 @@ def test_a_batch_write_of_spark_is_atomic(topic: Topic, spark: SparkSession) -> 
 
 
 @pytest.mark.quiet
-def test_a_stream_of_spark_writes_a_forgotten_batch_once(
+def test_a_stream_of_spark_writes_a_batch_whose_commit_was_lost_only_once(
     topic: Topic, quorumlog_broker: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:
     source = Topic(quorumlog_broker)

@@ -81,7 +81,9 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(
     assert "|customer-0|" in capfd.readouterr().out
 
 
-def test_a_table_follows_its_changes(spark: SparkSession, cluster: ThreadedBrokers, tmp_path: Path) -> None:
+def test_the_change_feed_example_keeps_a_table_up_to_date(
+    spark: SparkSession, cluster: ThreadedBrokers, tmp_path: Path
+) -> None:
     for topic in ("changes", "copy"):
         cluster.run(cluster.brokers.create(topic, [1]))
     bootstrap = cluster.brokers.bootstrap

@@ -101,7 +101,7 @@ def test_a_batch_ends_before_an_open_transaction(topic: Topic, spark: SparkSessi
     assert topic.read() == [1, 2, 5, 6, 7]
 
 
-def test_a_task_waits_for_the_decision_about_an_offset_that_was_asked_for(topic: Topic) -> None:
+def test_a_task_that_ends_within_an_open_transaction_fails_until_the_transaction_has_ended(topic: Topic) -> None:
     undecided = topic.begin(6)
     asked = {"endingOffsets": f'{{"{topic.name}":{{"0":9}}}}', "kafkaConsumer.pollTimeoutMs": "1500"}
     with pytest.raises(ClusterError, match="a transaction at offset 8 is not decided yet; wait until it ends, or"):
@@ -123,7 +123,7 @@ class Stream:
         return end, [int(value) for rows in batches for value in rows.column("value").to_pylist()]
 
 
-def test_a_stream_continues_behind_a_transaction_once_it_is_decided(topic: Topic) -> None:
+def test_a_stream_reads_the_records_after_an_open_transaction_once_it_has_ended(topic: Topic) -> None:
     undecided = topic.begin(6)
     stream = Stream(topic, startingOffsets="earliest")
     start, _ = stream.batch(stream.reader.initialOffset())  # the first batch is empty

@@ -51,7 +51,7 @@ def test_the_checker_finds_lost_and_changed_rows() -> None:
     ]
 
 
-def test_the_batch_that_spark_will_repeat_is_known_from_the_checkpoint(tmp_path: Path) -> None:
+def test_the_checkpoint_shows_which_batch_spark_will_repeat(tmp_path: Path) -> None:
     assert unfinished(tmp_path) is None
     for folder in ("offsets", "commits"):
         (tmp_path / folder).mkdir()

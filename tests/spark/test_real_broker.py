@@ -29,7 +29,9 @@ def write(spark: SparkSession, broker: Broker, first: int, end: int, partition: 
     target.option("topic", "t").mode("append").save()
 
 
-def test_a_stream_follows_its_topic(spark: SparkSession, quorumlog_broker: Broker, tmp_path: Path) -> None:
+def test_a_stream_reads_each_record_once_while_its_topic_changes_and_its_broker_hangs(
+    spark: SparkSession, quorumlog_broker: Broker, tmp_path: Path
+) -> None:
     broker, table = quorumlog_broker, str(tmp_path / "table")
     create_topic(broker.bootstrap, "t", 2)
 

@@ -158,7 +158,9 @@ def test_writes_are_compressed(spark: SparkSession, cluster: ThreadedBrokers, co
     assert stored < 0.8 * len(build_batch(records))
 
 
-def test_a_leader_killed_in_mid_write_loses_and_repeats_nothing(spark: SparkSession, cluster: ThreadedBrokers) -> None:
+def test_a_leader_killed_during_a_write_loses_and_repeats_no_record(
+    spark: SparkSession, cluster: ThreadedBrokers
+) -> None:
     brokers = cluster.brokers
     cluster.run(brokers.create("t", [1, 1, 2]))
     leader = brokers.replicas[1]
@@ -185,7 +187,9 @@ def test_a_leader_killed_in_mid_write_loses_and_repeats_nothing(spark: SparkSess
     assert {index for _, index, *_ in brokers.replicas[2].produced} == {0, 1, 2}
 
 
-def test_a_leader_killed_in_mid_read_is_replaced(spark: SparkSession, cluster: ThreadedBrokers) -> None:
+def test_a_read_continues_at_the_new_leader_after_the_old_one_was_killed(
+    spark: SparkSession, cluster: ThreadedBrokers
+) -> None:
     brokers = cluster.brokers
     cluster.run(brokers.create("t", [1]))
     cluster.run(brokers.fill("t", 0, *[batch(*range(n, n + 10)) for n in range(0, 1000, 10)]))
@@ -242,7 +246,7 @@ def test_missing_records_are_an_error_unless_permitted(spark: SparkSession, clus
         ),
     ],
 )
-def test_bad_writes_are_named(
+def test_the_error_about_a_bad_write_names_the_cause(
     spark: SparkSession, cluster: ThreadedBrokers, select: str, options: dict[str, str], complaint: str
 ) -> None:
     cluster.run(cluster.brokers.create("t", [1]))
@@ -283,7 +287,7 @@ def last_line(error: PySparkException) -> str:
         ),
     ],
 )
-def test_invalid_positions_are_named_in_the_last_line(
+def test_the_last_line_of_an_error_names_the_invalid_position(
     spark: SparkSession, cluster: ThreadedBrokers, options: dict[str, str], expected: str
 ) -> None:
     cluster.run(cluster.brokers.create("t", [1, 2]))

@@ -94,7 +94,7 @@ def job(spark: SparkSession, cluster: ThreadedBrokers, tmp_path: Path) -> Job:
 FIRST = [*range(10), 100, 101]
 
 
-def test_available_now_ends_with_the_cap_and_a_restart_continues_exactly(job: Job) -> None:
+def test_available_now_reads_all_records_in_limited_batches_and_a_restart_continues_after_them(job: Job) -> None:
     job.options["maxOffsetsPerTrigger"] = "6"
     query = job.run()
     assert job.values == FIRST
@@ -200,7 +200,7 @@ def test_new_partitions_and_topics_are_read_while_the_query_runs(job: Job) -> No
     assert job.batch_ends()[-1] == {"t": {"0": 10, "1": 2, "2": 1}, "t-too": {"0": 1}}
 
 
-def test_lost_records_end_the_query_unless_they_are_permitted(job: Job) -> None:
+def test_lost_records_end_the_query_unless_losses_are_permitted(job: Job) -> None:
     job.run()
     fill(job.cluster, "t", 0, 10)
     fill(job.cluster, "t", 0, 11)
@@ -216,7 +216,7 @@ def test_lost_records_end_the_query_unless_they_are_permitted(job: Job) -> None:
     assert job.values == sorted([*FIRST, 11])
 
 
-def test_a_checkpoint_of_sparks_own_source_is_continued(job: Job) -> None:
+def test_a_query_continues_from_a_checkpoint_of_sparks_own_source(job: Job) -> None:
     job.run()
     log = job.checkpoint / "offsets" / "1"
     version, metadata, _ = log.read_text().splitlines()
@@ -271,7 +271,9 @@ def test_the_complete_mode_appends_all_rows_of_each_batch(job: Job) -> None:
         ),
     ],
 )
-def test_the_reason_for_a_refused_write_is_the_last_line(job: Job, options: dict[str, str], expected: str) -> None:
+def test_the_last_line_of_an_error_names_the_reason_for_a_refused_write(
+    job: Job, options: dict[str, str], expected: str
+) -> None:
     with pytest.raises(PySparkException) as refused:
         copy(job, **options)
     assert last_line(refused.value).startswith(expected)
@@ -287,7 +289,9 @@ def test_the_reason_for_a_refused_write_is_the_last_line(job: Job, options: dict
         ({"subscribe": "nope"}, "OptionError: topic nope does not exist; kctl topics list"),
     ],
 )
-def test_the_reason_for_a_refusal_is_the_last_line(job: Job, options: dict[str, str], expected: str) -> None:
+def test_the_last_line_of_an_error_names_the_reason_for_a_refused_stream(
+    job: Job, options: dict[str, str], expected: str
+) -> None:
     job.options |= options
     with pytest.raises(PySparkException) as refused:
         job.run()

@@ -22,13 +22,13 @@ def test_the_page_contains_the_tables_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("option", [*READING, *STREAMS])
-def test_the_stated_default_of_a_read_is_the_real_one(option: Option) -> None:
+def test_the_documented_default_of_each_read_option_is_the_one_in_the_code(option: Option) -> None:
     for name, default in option.defaults.items():
         assert parse_read(READ | {name: default}, Query.BATCH) == parse_read(READ, Query.BATCH), name
 
 
 @pytest.mark.parametrize("option", WRITING)
-def test_the_stated_default_of_a_write_is_the_real_one(option: Option) -> None:
+def test_the_documented_default_of_each_write_option_is_the_one_in_the_code(option: Option) -> None:
     target = {"bootstrap.servers": "h:9092", "topic": "t"}
     for name, default in option.defaults.items():
         assert parse_write(target | {name: default}) == parse_write(target), name

@@ -1,4 +1,4 @@
-"""Every bad option has a name; no Spark and no broker is needed."""
+"""Options of reads and writes: each refusal names the bad option.  No Spark and no broker is needed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANY_TEXT = {"subscribe", "subscribePattern", "topic", "transactionScope", "kafka
 """Options of which every text, or every one of a certain form, is valid."""
 
 
-def test_defaults_are_those_of_the_well_known_source() -> None:
+def test_defaults_are_those_of_sparks_kafka_source() -> None:
     options = parse_read(READ, Query.BATCH)
     assert options.topics == ("t",)
     assert options.bootstrap == ("h:9092",)
@@ -137,7 +137,7 @@ def test_names_are_case_insensitive_and_lists_are_split() -> None:
         ({**READ, "kafka.fetch.max.bytes": "1MB"}, "option kafka.fetch.max.bytes is '1MB'; expected: a whole number"),
     ],
 )
-def test_a_bad_read_option_is_named(options: dict[str, str], complaint: str) -> None:
+def test_the_refusal_of_a_bad_read_option_names_the_option(options: dict[str, str], complaint: str) -> None:
     with pytest.raises(OptionError, match=re.escape(complaint)):
         parse_read({name.lower(): value for name, value in options.items()}, Query.BATCH)
 
@@ -174,7 +174,7 @@ def test_a_value_of_the_wrong_type_is_refused_by_each_option_of_a_write(name: st
         ({**WRITE, "maxRecordsPerSecond": "-5"}, "option maxRecordsPerSecond is '-5'"),
     ],
 )
-def test_a_bad_write_option_is_named(options: dict[str, str], complaint: str) -> None:
+def test_the_refusal_of_a_bad_write_option_names_the_option(options: dict[str, str], complaint: str) -> None:
     with pytest.raises(OptionError, match=re.escape(complaint)):
         parse_write({name.lower(): value for name, value in options.items()})
 
@@ -231,7 +231,7 @@ def test_a_write_option_without_effect_is_accepted_with_a_warning(
     assert caplog.messages == ([expected] if expected else [])
 
 
-def test_a_stream_has_other_defaults_and_limits_of_its_batches() -> None:
+def test_a_stream_starts_at_the_latest_offsets_by_default_and_accepts_limits_of_its_batches() -> None:
     assert parse_read(READ, Query.STREAM).starting.everywhere == LATEST
     assert parse_read(READ, Query.STREAM).trigger == TriggerLimits(None, None, 900.0)
     limits = {"maxOffsetsPerTrigger": "20", "minOffsetsPerTrigger": "10", "maxTriggerDelay": "30s"}
@@ -260,12 +260,12 @@ def test_a_stream_has_other_defaults_and_limits_of_its_batches() -> None:
         ({"maxOffsetPerTrigger": "9"}, "did you mean maxOffsetsPerTrigger?"),
     ],
 )
-def test_a_bad_option_of_a_stream_is_named(options: dict[str, str], complaint: str) -> None:
+def test_the_refusal_of_a_bad_stream_option_names_the_option(options: dict[str, str], complaint: str) -> None:
     with pytest.raises(OptionError, match=re.escape(complaint)):
         parse_read({**READ, **options}, Query.STREAM)
 
 
-def test_a_schema_is_refused_only_for_problems_of_batches_and_streams() -> None:
+def test_a_query_for_the_schema_accepts_options_that_only_batches_or_only_streams_refuse() -> None:
     for options in ({"startingOffsets": "latest"}, {"endingOffsets": "latest"}, {"maxOffsetsPerTrigger": "1"}):
         assert parse_read({**READ, **options}, Query.ANY).topics == ("t",)
     with pytest.raises(OptionError, match="option nonsense is unknown"):
@@ -283,7 +283,7 @@ def test_a_schema_is_refused_only_for_problems_of_batches_and_streams() -> None:
         (Positions(5, by_time=True, or_latest=True), True),
     ],
 )
-def test_a_position_at_the_end_moves_with_it(positions: Positions, may_move: bool) -> None:
+def test_only_positions_at_latest_offsets_are_marked_as_changing(positions: Positions, may_move: bool) -> None:
     assert positions.may_move is may_move
 
 
@@ -293,7 +293,7 @@ def test_the_strategy_for_late_times_is_case_insensitive_as_in_sparks_source(tex
     assert parse_read({**READ, **given}, Query.STREAM).starting.or_latest is or_latest
 
 
-def test_a_table_of_the_catalog_is_refused_with_what_to_use_instead() -> None:
+def test_the_refusal_of_a_catalog_table_recommends_a_temporary_view() -> None:
     """Spark passes these options for CREATE TABLE t USING quorumlog OPTIONS(...), and none when the table is read."""
     properties = {"provider": "quorumlog", "owner": "me", "comment": "x", "team": "a"}
     given = {**READ, **{f"option.{name}": value for name, value in READ.items()}, **properties}
@@ -302,14 +302,14 @@ def test_a_table_of_the_catalog_is_refused_with_what_to_use_instead() -> None:
     assert len(refusal.value.problems) == 1
 
 
-def test_the_text_of_an_error_has_its_next_step_because_spark_shows_nothing_else() -> None:
+def test_the_text_of_an_error_includes_its_next_step_because_spark_shows_only_the_text() -> None:
     assert str(OptionError("topic t does not exist", next_step="kctl topics list")) == (
         "topic t does not exist; kctl topics list"
     )
     assert str(OptionError("a is wrong", "b is wrong")) == "a is wrong; b is wrong"
 
 
-def test_all_problems_come_at_once() -> None:
+def test_all_problems_of_the_options_are_reported_together() -> None:
     with pytest.raises(OptionError) as caught:
         parse_read({"subscribe": "t", "minpartitions": "x", "nonsense": "1"}, Query.BATCH)
     assert len(caught.value.problems) == 3
@@ -334,7 +334,7 @@ def test_timestamps_override_offsets() -> None:
     ("options", "expected"),
     [({}, None), ({"atomic": "true"}, True), ({"atomic": "false"}, False), ({"kafka.acks": "1"}, False)],
 )
-def test_a_write_is_atomic_if_the_brokers_can_unless_one_replica_acknowledges(
+def test_a_write_is_atomic_if_the_brokers_support_this_unless_only_the_leader_acknowledges(
     options: dict[str, str], expected: bool | None
 ) -> None:
     assert parse_write(WRITE | options).atomic is expected

@@ -34,7 +34,9 @@ READ = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
         ({"endingOffsetsByTimestamp": '{"t":{"0":5}}'}, "option endingOffsetsByTimestamp lacks t-1: add ms since"),
     ],
 )
-def test_positions_by_partition_must_fit(given: dict[str, str], complaint: str) -> None:
+def test_positions_by_partition_must_name_exactly_the_partitions_of_the_query(
+    given: dict[str, str], complaint: str
+) -> None:
     options = parse_read({**READ, **given}, Query.BATCH)
     with pytest.raises(OptionError, match=f"^{re.escape(complaint)}"):
         check_both(options, [("t", 0), ("t", 1)])
@@ -88,7 +90,7 @@ def test_an_end_at_its_start_or_of_another_kind_is_accepted(given: dict[str, str
     check_order(options.starting, options.ending, [("t", 0), ("t", 1)])
 
 
-def test_a_time_without_a_record() -> None:
+def test_a_start_time_after_the_last_record_is_refused_or_means_the_latest_offset() -> None:
     bounds = Bounds(2, 9)
     with pytest.raises(OptionError, match=r"^t-0 has no record as new as 77"):
         resolve(Positions(77, by_time=True), ("t", 0), bounds, {("t", 0): -1})
@@ -163,7 +165,7 @@ def test_tasks_cover_each_offset_once() -> None:
         ([3, 3], 3, None, [1, 2, 1, 2]),
     ],
 )
-def test_tasks_are_those_of_sparks_own_source(
+def test_ranges_are_split_into_the_same_tasks_as_by_sparks_own_source(
     sizes: list[int], least: int, most: int | None, expected: list[int]
 ) -> None:
     ranges = [OffsetRange("t", index, 7, 7 + size) for index, size in enumerate(sizes)]

@@ -61,7 +61,7 @@ def filled(cluster: ThreadedBrokers) -> ThreadedBrokers:
 def test_a_task_that_works_on_rows_for_longer_than_the_poll_timeout_reads_on(filled: ThreadedBrokers) -> None:
     batches = read(filled, 3)
     found = next(batches).column("value").to_pylist()
-    time.sleep(2 * POLL_TIMEOUT_S)  # nothing to await: the worker does other work meanwhile
+    time.sleep(2 * POLL_TIMEOUT_S)  # the worker does other work, so there is no condition to wait for
     assert found + values(batches) == [b"0", b"1", b"2"]
 
 
@@ -131,7 +131,7 @@ def test_one_late_answer_does_not_prove_that_the_partition_of_a_range_was_delete
     runner().run(cluster.close())
 
 
-def test_a_range_is_not_skipped_when_its_time_is_up_and_its_records_exist(
+def test_a_range_whose_read_times_out_is_an_error_and_not_a_loss_if_its_records_exist(
     filled: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A former leader refuses the offset, and the current one has it."""
@@ -180,7 +180,7 @@ def test_a_range_that_waits_for_records_looks_its_leader_up_at_intervals(
     assert forgotten == ["t-0"]
 
 
-def test_a_leader_whose_committed_end_is_lower_for_a_while_delays_a_range(
+def test_a_leader_whose_high_watermark_lags_for_a_while_delays_a_range(
     filled: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyspark_quorumlog.reading.DELETED_AFTER_S", 20.0)
@@ -204,7 +204,9 @@ def test_a_range_beyond_the_end_of_the_log_is_a_loss(filled: ThreadedBrokers) ->
     assert values(read_range(options_of(filled, failOnDataLoss="false"), OffsetRange("t", 0, 7, 9))) == []
 
 
-def test_a_log_that_does_not_reach_the_end_of_the_range_is_named(filled: ThreadedBrokers) -> None:
+def test_the_error_about_a_log_that_ends_before_the_range_names_its_partition_and_offsets(
+    filled: ThreadedBrokers,
+) -> None:
     batches = read(filled, 6)
     with pytest.raises(
         ClusterError, match=r"t-0: no records at offset 5 within 1.5 s; the range ends at 6, the high watermark"
@@ -213,7 +215,9 @@ def test_a_log_that_does_not_reach_the_end_of_the_range_is_named(filled: Threade
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_an_unreadable_batch_is_named_with_a_next_step(cluster: ThreadedBrokers, codec: Codec) -> None:
+def test_the_error_about_an_unreadable_batch_names_its_offsets_and_a_next_step(
+    cluster: ThreadedBrokers, codec: Codec
+) -> None:
     cluster.run(cluster.brokers.create("t", [1]))
     good, bad = sealed(body_of(record(0), record(1)), 2), sealed(body_of(record(5), record(9)), 2, codec)
     cluster.run(cluster.brokers.fill("t", 0, good, bad, good))

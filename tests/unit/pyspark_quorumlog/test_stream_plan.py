@@ -85,7 +85,7 @@ def test_a_new_partition_is_read_from_the_start_of_its_log() -> None:
     assert found == ({A0: 3, A1: 6}, ["a-1 is new to the query and begins at offset 5: older records were deleted"])
 
 
-def test_a_partition_that_does_not_exist_is_dropped_by_the_next_end() -> None:
+def test_a_partition_is_dropped_when_it_is_missing_in_two_consecutive_batches() -> None:
     loss = "b-0 does not exist any more; it was read up to 4"
     planner = StreamPlanner(TriggerLimits())
 
@@ -129,7 +129,7 @@ def test_deleted_records_do_not_count_for_a_limit() -> None:
     assert next_end({A0: 8}, {A0: 9}, {A0: 7}, limit=1, pinned={A0: 5}).offsets == {A0: 8}, "an end never goes back"
 
 
-def test_a_log_below_its_position_is_read_again_from_its_start_after_an_empty_batch() -> None:
+def test_a_log_that_ends_below_the_position_is_read_again_from_its_start_after_an_empty_batch() -> None:
     assert needs_start({A0: 30, A1: 2}, {A0: 9, A1: 2}) == [A0]
     found = next_end({A0: 30, A1: 2}, {A0: 9, A1: 5}, {A0: 1})
     assert found == BatchEnd({A0: 1, A1: 5}, ["a-0: start offset 30 is beyond the end 9 of the log"])

@@ -1,4 +1,4 @@
-"""The driver of a stream against brokers, without Spark around it: each `batch` does what Spark does for one."""
+"""The driver of a stream against brokers, without Spark: each `batch` makes the calls that Spark makes for one."""
 
 from __future__ import annotations
 
@@ -173,7 +173,9 @@ def test_a_new_query_begins_where_its_options_say(
     assert Stream(topic, subscription | options).batch() == expected
 
 
-def test_positions_by_time_without_a_record_are_the_end_if_the_strategy_says_so(topic: ThreadedBrokers) -> None:
+def test_a_start_time_after_the_last_record_means_the_latest_offset_only_with_that_strategy(
+    topic: ThreadedBrokers,
+) -> None:
     late = {"subscribe": "t", "startingTimestamp": str(NOW + 99)}
     with pytest.raises(OptionError, match="t-0 has no record as new as"):
         Stream(topic, late).reader.initialOffset()
@@ -183,7 +185,9 @@ def test_positions_by_time_without_a_record_are_the_end_if_the_strategy_says_so(
     assert stream.batch() == [12]
 
 
-def test_a_restart_continues_exactly(topic: ThreadedBrokers) -> None:
+def test_a_restarted_query_repeats_its_unfinished_batch_and_then_continues_without_a_gap(
+    topic: ThreadedBrokers,
+) -> None:
     stream = Stream(topic, {"subscribe": "t", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "4"})
     found = stream.batch()
     assert len(found) == 3, "4 in proportion to 5 and 2, rounded down"
@@ -210,7 +214,7 @@ def test_the_latest_offsets_are_reported(topic: ThreadedBrokers) -> None:
     assert stream.reader.reportLatestOffset() == {"t": {"0": 5, "1": 2}}
 
 
-def test_a_pinned_query_ends(topic: ThreadedBrokers) -> None:
+def test_a_query_with_trigger_available_now_ends_at_the_offsets_of_its_start(topic: ThreadedBrokers) -> None:
     stream = Stream(topic, {"subscribe": "t", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "3"})
     stream.reader.prepareForTriggerAvailableNow()
     found = stream.batch()
@@ -385,7 +389,7 @@ def test_a_topic_that_was_created_again_before_it_was_read_is_no_loss(topic: Thr
     assert stream.batch() == []
 
 
-def test_a_topic_that_goes_on_under_another_id_with_fewer_partitions_is_read_on(topic: ThreadedBrokers) -> None:
+def test_a_topic_that_lost_a_partition_and_got_another_id_is_read_on_from_its_position(topic: ThreadedBrokers) -> None:
     stream = Stream(topic, {"subscribe": "t", "startingOffsets": "earliest", "failOnDataLoss": "false"})
     stream.batch()
     topic.run(topic.brokers.remove_last_partition("t"))
@@ -433,7 +437,7 @@ def test_a_cluster_without_brokers_fails_after_the_poll_timeout(topic: ThreadedB
         stream.batch()
 
 
-def test_an_offset_of_sparks_own_source_is_continued(topic: ThreadedBrokers) -> None:
+def test_a_query_continues_from_an_offset_of_sparks_own_source(topic: ThreadedBrokers) -> None:
     stream = Stream(topic, {"subscribe": "t"}, position={"t": {"1": 1, "0": 4}})  # it does not order partitions
     assert stream.batch() == [4, 11]
     assert stream.position == {"t": {"0": 5, "1": 2}}
@@ -455,7 +459,7 @@ def test_unknown_topics_and_partitions_are_refused(topic: ThreadedBrokers) -> No
         Stream(topic, {"subscribe": "t", "startingOffsets": '{"t":{"0":1}}'}).batch()
 
 
-def test_a_partition_that_is_assigned_to_a_deleted_topic_is_refused_or_a_warning(
+def test_a_newly_assigned_partition_of_a_deleted_topic_is_an_error_or_a_warning(
     topic: ThreadedBrokers, caplog: pytest.LogCaptureFixture
 ) -> None:
     warn_once.cache_clear()
@@ -480,7 +484,7 @@ def refused() -> RefusedStream:
     return found
 
 
-def test_bad_options_are_refused_by_each_hook(refused: RefusedStream) -> None:
+def test_each_method_of_a_stream_reader_refuses_bad_options(refused: RefusedStream) -> None:
     message = "option endingOffsets cannot be used in a stream, which has no end"
     for hook in (
         refused.initialOffset,
@@ -502,7 +506,7 @@ def behind(topic: ThreadedBrokers) -> ThreadedBrokers:
     return topic
 
 
-def test_one_broker_that_does_not_know_a_topic_proves_nothing(behind: ThreadedBrokers) -> None:
+def test_a_topic_that_one_broker_does_not_know_is_not_treated_as_deleted(behind: ThreadedBrokers) -> None:
     stream = Stream(behind, {"subscribe": "t,u", "startingOffsets": "earliest"})
     assert sorted(stream.batch()) == [0, 1, 2, 3, 4, 10, 11, 30, 31]
     for _ in range(4):

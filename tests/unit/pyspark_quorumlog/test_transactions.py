@@ -42,7 +42,7 @@ class FakeScope:
 
 
 class FakeScopes:
-    """Coordinators, with their rules.  visible, aborted: names of producers.  looks: asks until an end is complete."""
+    """Fake coordinators.  `visible` and `aborted` name producers; `looks` counts the descriptions of scopes."""
 
     def __init__(self) -> None:
         self.scopes: dict[str, FakeScope] = {}
@@ -133,7 +133,7 @@ async def test_a_commit_shows_the_winners_and_aborts_the_others() -> None:
     assert scopes.looks == 2, "the commit waits until readers see it"
 
 
-async def test_a_repeated_batch_is_recognised() -> None:
+async def test_a_repeated_batch_is_not_written_again() -> None:
     scopes = FakeScopes()
     await commit(scopes, [await scopes.task(attempt(0))], 1, TIMEOUT_S)
     again = await scopes.task(attempt(0, "0.7", run="run-2"))
@@ -169,7 +169,7 @@ async def test_an_older_driver_is_fenced() -> None:
     assert (scopes.visible, scopes.aborted) == (["0.1"], ["0.0"])
 
 
-async def test_an_attempt_of_a_replaced_run_fences_nothing() -> None:
+async def test_an_attempt_of_a_replaced_run_is_fenced_and_does_not_fence_the_current_run() -> None:
     scopes = FakeScopes()
     await scopes.task(attempt(0))
     new = await scopes.task(attempt(0, "0.1", run="run-2"))
@@ -208,7 +208,7 @@ async def test_attempts_of_a_batch_that_another_driver_committed_are_aborted() -
     assert (scopes.visible, scopes.aborted) == ([], ["0.0"])
 
 
-async def test_a_batch_that_is_committed_already_is_no_error_although_its_attempts_cannot_be_aborted(
+async def test_the_commit_of_an_already_committed_batch_succeeds_even_if_its_attempts_cannot_be_aborted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The answer to the end was lost, and a partition has no leader that could write its marker."""
@@ -353,7 +353,7 @@ async def test_an_abort_of_attempts_that_a_later_run_has_aborted_is_no_error() -
     await abort(scopes, [old], TIMEOUT_S)
 
 
-async def test_nothing_is_asked_about_tasks_without_transactions() -> None:
+async def test_a_commit_or_abort_of_tasks_without_transactions_sends_no_request() -> None:
     scopes = FakeScopes()
     await commit(scopes, [Staged()], 1, TIMEOUT_S)
     await abort(scopes, [], TIMEOUT_S)

@@ -29,14 +29,14 @@ def fresh() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_a_collection_does_not_walk_the_modules() -> None:
+def test_a_garbage_collection_in_a_prepared_worker_does_not_walk_the_modules() -> None:
     counted = f"{IMPORTED}; prepare_worker(); gc.collect(); print(gc.get_freeze_count(), len(gc.get_objects()))"
     done = subprocess.run([sys.executable, "-c", counted], stdout=subprocess.PIPE, text=True, check=True)
     frozen, walked = map(int, done.stdout.split())
     assert walked < 1_000 < 30_000 < frozen
 
 
-def test_earlier_garbage_is_freed() -> None:
+def test_preparing_a_worker_frees_earlier_garbage() -> None:
     garbage = "one = type('Cycle', (), {})(); one.me = one; alive = weakref.ref(one); del one"
     code = f"{IMPORTED}; {garbage}; prepare_worker(); assert alive() is None"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -90,7 +90,7 @@ def test_one_late_answer_does_not_prove_that_a_topic_is_missing(
     assert write_rows(options, iter([pa.record_batch({"value": pa.array([b"0"])})]), 0).record_count == 1
 
 
-def test_brokers_without_scopes_are_written_without_a_transaction_unless_one_is_required(
+def test_a_write_to_brokers_without_scopes_uses_no_transaction_and_fails_if_one_is_required(
     cluster: ThreadedBrokers,
 ) -> None:
     cluster.run(cluster.brokers.create("t", [1]))
@@ -206,13 +206,15 @@ def test_a_partition_that_two_brokers_do_not_know_yet_is_written() -> None:
         assert write_rows(options, iter([rows]), 0).record_count == 1
 
 
-def test_an_invalid_name_of_a_topic_is_an_error_with_the_valid_ones(cluster: ThreadedBrokers) -> None:
+def test_the_error_about_an_invalid_topic_name_describes_valid_names(cluster: ThreadedBrokers) -> None:
     options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap, "topic": "my topic"})
     with pytest.raises(ClusterError, match="topic my topic: INVALID_TOPIC_EXCEPTION; use 1 to 249 letters, digits"):
         write_rows(options, iter(()), 0)
 
 
-def test_a_header_without_a_key_is_named_although_the_rows_are_written_in_slices(cluster: ThreadedBrokers) -> None:
+def test_the_error_about_a_header_without_a_key_names_its_row_also_if_rows_are_written_in_slices(
+    cluster: ThreadedBrokers,
+) -> None:
     cluster.run(cluster.brokers.create("t", [1]))
     given = {"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t", "maxRecordsPerSecond": "10"}
     headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -246,7 +248,7 @@ def test_rows_without_a_key_are_spread_evenly_over_the_partitions_that_have_a_le
     assert [len(cluster.run(cluster.brokers.records("t", index))) for index in range(4)] == [0, 0, 2, 2]
 
 
-def test_rows_are_written_to_a_topic_with_small_batches(
+def test_batches_shrink_to_the_maximum_batch_size_of_the_topic(
     cluster: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark's Kafka sink has batches of 16 KiB by default, and this one has batches of 1 MB."""
@@ -261,7 +263,7 @@ def test_rows_are_written_to_a_topic_with_small_batches(
     assert refused == 5, "other batches of a refused size are not sent"
 
 
-def test_a_pause_of_the_rows_does_not_raise_the_limited_rate(
+def test_a_pause_in_the_input_does_not_raise_the_limited_rate_afterwards(
     cluster: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pyspark_quorumlog.writing._LATE_MAX_S", 0.0)
