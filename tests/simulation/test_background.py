@@ -50,7 +50,7 @@ async def balance_every(world: World, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_leadership_that_was_paused_at_the_time_of_balancing_balances_leaders_later(seed: int) -> None:
+def test_a_controller_that_was_paused_when_balancing_was_due_balances_leaders_after_the_pause(seed: int) -> None:
     """The pause ends without an election: the same leadership continues, and so must its background work."""
     world = World(seed)
 

@@ -42,7 +42,7 @@ def test_a_wall_clock_that_jumps_moves_no_leader_and_fences_no_broker(jump_h: in
     world.run(scenario())
 
 
-def test_wrong_bootstrap_addresses_are_named_and_form_no_cluster() -> None:
+def test_a_broker_with_wrong_bootstrap_addresses_reports_them_and_forms_no_cluster() -> None:
     world = World(1, voters=1, brokers=1)
     broker = world.brokers[0]
     broker.config = replace(broker.config, bootstrap=(Address("nowhere", 9093), Address("elsewhere", 9093)))
@@ -66,7 +66,9 @@ def test_wrong_bootstrap_addresses_are_named_and_form_no_cluster() -> None:
     ("payload", "said"),
     [(encode([NoOp()]).replace(b"\x08\x01", b"\x08\x63", 1), "version"), (b"\xff\xff\xff", "")],
 )
-def test_a_record_of_a_newer_version_ends_the_node_and_is_named(payload: bytes, said: str) -> None:
+def test_a_committed_record_that_cannot_be_decoded_stops_the_node_with_an_error_that_names_its_offset(
+    payload: bytes, said: str
+) -> None:
     """The record is committed, but this program does not know its meaning.
 
     No record is skipped, not even at the next start.

@@ -84,14 +84,14 @@ totals = ClusterTotals()
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
-def test_every_promise_holds(first: int) -> None:
+def test_runs_of_all_seeds_keep_every_invariant(first: int) -> None:
     for seed in range(first, first + BLOCK):
         result = CLUSTER.run(seed)
         totals.add(result)
         assert result.violation is None, f"python -m simulation --cluster --seed {seed}: {result.violation}"
 
 
-def test_rare_faults_occur() -> None:
+def test_the_seeds_together_reach_rare_faults_and_events() -> None:
     """This test runs after the seeds above.  A promise that no run challenges proves nothing."""
     if totals.seeds < SEEDS:
         pytest.skip("only part of the seeds were run")
@@ -198,7 +198,7 @@ CONDITIONS: dict[str, Callable[[ClusterPlan], bool]] = {
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
-def test_every_condition_is_drawn(plans: list[ClusterPlan], condition: str) -> None:
+def test_every_special_condition_of_a_run_is_drawn(plans: list[ClusterPlan], condition: str) -> None:
     assert any(map(CONDITIONS[condition], plans))
 
 
@@ -227,7 +227,7 @@ def test_a_seed_replays_in_any_process(seed: int) -> None:
     assert draw(REBUILT).rebuilds
 
 
-def test_nothing_takes_time_or_randomness_from_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_takes_no_time_or_randomness_from_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sources, "real", lambda: pytest.fail("a seed would not replay"))
     assert CLUSTER.play(draw(3)).violation is None
 

@@ -56,7 +56,7 @@ def history() -> History:
     return found
 
 
-def test_committed_batches_leave_no_gap(history: History) -> None:
+def test_a_gap_between_committed_batches_is_reported(history: History) -> None:
     assert "the one before ends at 2" in str(history.add(batch(3, 2), 0.1, FORGETS_S))
 
 
@@ -84,7 +84,7 @@ def answers_about(history: History, monkeypatch: pytest.MonkeyPatch) -> AnswerWa
     return AnswerWatch(evidence)
 
 
-def test_an_acknowledgement_without_an_offset_is_checked_as_well(
+def test_an_acknowledgement_without_an_offset_is_checked_against_the_committed_records(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader returns no offset for a repeated batch if it no longer knows the batch's offset."""
@@ -102,7 +102,7 @@ def test_an_acknowledgement_without_an_offset_is_checked_as_well(
 
 
 @pytest.mark.parametrize("change", [{"marks": ()}, {"marks": (Mark(1, 0),)}, {"crc": 1}, {"leader_epoch": 1}])
-def test_a_consumer_gets_each_batch_as_it_was_committed(
+def test_a_consumed_batch_that_differs_from_the_committed_one_is_reported(
     history: History, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ) -> None:
     answers = answers_about(history, monkeypatch)
@@ -111,7 +111,7 @@ def test_a_consumer_gets_each_batch_as_it_was_committed(
         answers.consumed_batch("r0", history.spot, batch(0, 0, 1)._replace(**change))
 
 
-def test_the_latest_offset_is_not_above_the_committed_records(
+def test_a_latest_offset_above_the_committed_records_is_reported(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = answers_about(history, monkeypatch)
@@ -144,7 +144,7 @@ def test_records_that_an_unclean_leader_had_deleted_before_it_led_are_unknown(hi
     assert list(history.unknown) == [2, 3, 4]
 
 
-def test_deletions_before_an_unclean_election_was_observed_count_afterwards(history: History) -> None:
+def test_a_log_start_raised_before_an_unclean_election_was_observed_stays_raised(history: History) -> None:
     history.start_meanwhile = 2
     history.begin_at(0)
     assert history.start == 2
@@ -215,7 +215,7 @@ def test_retention_may_delete_old_or_excess_records(kept: Kept, ages_ms: tuple[i
     assert (Retention({"t": kept}).problem("t", log, 1, NOW_MS) is None) is allowed
 
 
-def test_a_stray_is_not_deleted_early() -> None:
+def test_an_early_deletion_of_a_stray_log_is_reported() -> None:
     broken: list[str] = []
     now = [0.0]
     disk = SimulatedDisk(Random(1))
@@ -257,7 +257,7 @@ def test_bit_rot_changes_the_disk_and_the_cache() -> None:
     assert (bytes(file.content), file.flushed) == (b"acce", b"acc")
 
 
-def test_a_backup_restores_files_names_and_facts() -> None:
+def test_a_restored_backup_durably_replaces_all_files_and_names() -> None:
     disk = SimulatedDisk(Random(1))
     disk.make_dir("logs")
     disk.open("logs/a", create=True).append(b"old")
@@ -365,7 +365,7 @@ def test_a_commit_of_an_earlier_generation_must_be_refused() -> None:
     assert len(judged.violations) == 1
 
 
-def test_a_partition_has_one_owner_in_a_generation() -> None:
+def test_a_second_owner_of_a_partition_in_one_generation_is_reported() -> None:
     judged = Judged()
     judged.watch.joined("a", 1, [0])
     judged.watch.joined("a", 1, [0])
@@ -401,25 +401,25 @@ def test_a_replica_may_lack_records_that_a_later_one_of_their_key_replaces(compa
     assert compacted.lost(less, 10.0, NOW_MS) is None
 
 
-def test_a_replica_never_lacks_the_last_value_of_a_key(compacted: History) -> None:
+def test_a_replica_that_lacks_the_last_value_of_a_key_is_reported(compacted: History) -> None:
     less = keyed_batch(0, entry(b"a", b"1"), None, None, entry(b"b", None))
     assert "the record at 1 is the last one of key b'a'" in str(compacted.lost(less, 99.0, NOW_MS))
 
 
-def test_a_tombstone_remains_for_its_retention(compacted: History) -> None:
+def test_a_tombstone_that_is_removed_before_the_end_of_its_retention_is_reported(compacted: History) -> None:
     less = keyed_batch(0, None, entry(b"a", b"2"), None, None)
     assert "the tombstone at 3 was committed 0.900 s ago" in str(compacted.lost(less, 10.9, NOW_MS))
     assert compacted.lost(less, 11.0, NOW_MS) is None
 
 
-def test_a_young_record_is_not_removed() -> None:
+def test_a_record_that_is_compacted_before_its_minimum_lag_is_reported() -> None:
     records = Compaction(keys=1, min_lag_ms=400).records(exact_clocks=True, clock_rate_max=1.0)
     records.add(keyed_batch(0, entry(b"a", b"1", NOW_MS), entry(b"a", b"2", NOW_MS)), 0.0)
     assert "is 399 ms old" in str(records.lost([0], 0.4, NOW_MS + 399))
     assert records.lost([0], 0.4, NOW_MS + 400) is None
 
 
-def test_compacted_replicas_have_only_committed_records_of_the_same_epoch(compacted: History) -> None:
+def test_a_compacted_batch_with_other_records_or_another_epoch_is_not_part_of_the_history(compacted: History) -> None:
     assert not compacted.has(keyed_batch(0, None, entry(b"a", b"other"), None, None))
     assert not compacted.has(keyed_batch(0, None, entry(b"a", b"2"), None, None, epoch=1))
     assert not compacted.has(keyed_batch(3, entry(b"b", None), None)), "it ends after the committed records"
@@ -442,7 +442,7 @@ def test_a_compacted_batch_may_reach_above_the_end_only_after_an_unclean_electio
 
 
 @pytest.mark.parametrize(("end", "start"), [(6, 3), (2, 2)])
-def test_deletions_still_count_if_a_merged_batch_of_an_unclean_leader_begins_below(
+def test_the_log_start_stays_raised_if_a_merged_batch_of_an_unclean_leader_begins_below_it(
     compacted: History, end: int, start: int
 ) -> None:
     """end: the end of the leader's log.  A follower may begin at 3, but not above the end of its leader."""
@@ -451,13 +451,13 @@ def test_deletions_still_count_if_a_merged_batch_of_an_unclean_leader_begins_bel
     assert compacted.start == start
 
 
-def test_a_batch_that_reaches_above_the_end_has_the_last_value_of_each_key(compacted: History) -> None:
+def test_a_batch_that_reaches_above_the_end_and_lacks_the_last_value_of_a_key_is_reported(compacted: History) -> None:
     compacted.unclean_epoch = 3
     reaching = keyed_batch(0, None, None, None, entry(b"b", None), entry(b"b", b"5"))
     assert "the record at 1 is the last one of key b'a'" in str(compacted.reach(reaching, 99.0, NOW_MS))
 
 
-def test_no_value_returns_after_a_replica_has_lost_its_tombstone(compacted: History) -> None:
+def test_a_value_that_is_found_again_after_its_tombstone_was_removed_is_reported(compacted: History) -> None:
     records = compacted.records
     assert records is not None
     left = [(1, entry(b"a", b"2")), (2, entry(b"b", b"3"))]
@@ -563,7 +563,7 @@ def test_a_replica_deletes_a_part_of_the_history_only_if_all_of_it_is_found(
     assert deletions._is_part_of(compacted, log, 3) is expected
 
 
-def test_a_replica_that_a_reassignment_adds_does_not_end_the_exemption_of_the_only_one() -> None:
+def test_a_replica_that_a_reassignment_adds_does_not_end_the_exemption_of_the_only_settled_replica() -> None:
     """Seed 200007238: the reassignment began between the power failure and the election of the only replica."""
     growing = PartitionImage(0, 0, (Replica(3), Replica(1)), (1,), adding=(3,), removing=(1,))
     assert only_settled(growing) == 1

@@ -25,18 +25,20 @@ def changed(role: Role, reason: str) -> RoleChanged:
         (Role.LEADER, Role.RESIGNED, "hands over to the preferred node 3", "hands over by preference"),
     ],
 )
-def test_a_transition_is_in_one_row(before: Role | None, after: Role, reason: str, why: str) -> None:
+def test_each_transition_is_assigned_to_the_row_of_its_reason(
+    before: Role | None, after: Role, reason: str, why: str
+) -> None:
     assert row_of(before, changed(after, reason)) == (before, after, why)
     assert (before, after, why) in ROWS
 
 
-def test_a_transition_in_no_row_is_its_own_row() -> None:
+def test_an_unexpected_transition_gets_a_row_of_its_own() -> None:
     row = row_of(Role.LEADER, changed(Role.PROSPECTIVE, "for no good reason"))
     assert row not in ROWS
     assert describe(row) == "leader > prospective: for no good reason"
     assert Role.PROSPECTIVE not in TRANSITIONS[Role.LEADER]
 
 
-def test_every_role_can_be_left() -> None:
+def test_every_role_can_be_entered_and_left() -> None:
     assert set(TRANSITIONS) == {None, *Role}
     assert {after for afters in TRANSITIONS.values() for after in afters} == set(Role)

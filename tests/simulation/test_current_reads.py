@@ -76,7 +76,7 @@ def heal(world: World, old: Host) -> None:
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_a_deposed_leader_that_is_not_paused_never_answers_stale(asked: str) -> None:
+def test_a_deposed_leader_that_is_not_paused_gives_no_stale_answer(asked: str) -> None:
     async def test(world: World) -> None:
         old, new = await depose(world)
         assert old.plane is not None

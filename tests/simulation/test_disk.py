@@ -48,7 +48,7 @@ def test_a_disk_that_has_failed_refuses_every_change(change: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["create", "make_dir", "rename"])
-def test_a_full_disk_takes_no_new_name(change: str) -> None:
+def test_a_full_disk_refuses_to_create_or_rename_files_and_folders(change: str) -> None:
     disk = SimulatedDisk(Random(1))
     disk.open("a", create=True)
     disk.full = True
@@ -57,7 +57,7 @@ def test_a_full_disk_takes_no_new_name(change: str) -> None:
     assert disk.is_broken
 
 
-def test_a_power_failure_may_keep_the_first_changes_of_names() -> None:
+def test_a_power_failure_keeps_any_prefix_of_the_unsynced_changes_of_names() -> None:
     """A file system with a journal keeps them in their order, and a rename as a whole."""
     found = set()
     for seed in range(60):

@@ -100,7 +100,7 @@ class Story:
 
 
 @pytest.mark.parametrize("batches", [("C", "D", "E", "F"), ("CDEF",)], ids=["at a batch", "inside a batch"])
-def test_an_emptied_follower_of_an_unclean_leader_joins_the_isr_with_all_that_the_leader_has(
+def test_an_emptied_follower_of_an_unclean_leader_joins_the_isr_with_all_records_of_the_leader(
     batches: tuple[str, ...],
 ) -> None:
     """The new leader has other records at the offset at which the follower's empty log ends."""
@@ -125,7 +125,7 @@ def test_an_emptied_follower_of_an_unclean_leader_joins_the_isr_with_all_that_th
     story.world.run(told())
 
 
-def test_the_watermark_of_an_emptied_follower_decreases_with_its_log() -> None:
+def test_the_high_watermark_of_an_emptied_follower_decreases_only_together_with_its_log() -> None:
     """The unclean leader's log ends below that watermark.
 
     So the follower gives up committed records, as the election permits.

@@ -34,7 +34,7 @@ def test_record_below_the_offset_at_which_a_replica_started_over_may_be_repeated
     assert history.add(a_batch(2, Mark(7, 0)), 1.0, FORGETS_S) is None
 
 
-def test_writer_with_a_record_that_the_rebuilt_replica_copies_is_still_known() -> None:
+def test_repeated_record_of_a_writer_that_the_rebuilt_replica_still_knows_is_reported() -> None:
     history = a_history()
     assert history.add(a_batch(0, Mark(7, 0), Mark(7, 1)), 0.0, FORGETS_S) is None
     history.rebuilt_at = 1

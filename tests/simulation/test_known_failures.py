@@ -256,7 +256,7 @@ def all_led(world: World) -> bool:
     return all(partition is None or partition.leader >= 0 for topic in topics for partition in topic.partitions)
 
 
-def test_k39_a_broker_whose_voters_have_no_name_yet_waits_and_is_not_ready() -> None:
+def test_k39_a_broker_that_cannot_resolve_its_voters_yet_waits_and_is_not_ready() -> None:
     """strimzi 12760: for a minute the configured name cannot be resolved.
 
     The node runs, is not ready, and joins once the name can be resolved.
@@ -305,7 +305,7 @@ FAILED_WITH_PIPELINES = {
 
 
 @pytest.mark.parametrize("what", [*FAILED, *FAILED_WITH_PIPELINES])
-def test_a_seed_that_failed_once_keeps_all_promises(what: str) -> None:
+def test_a_seed_that_failed_once_keeps_every_invariant(what: str) -> None:
     seed, faults = {**FAILED, **FAILED_WITH_PIPELINES}[what]
     plan = draw(seed)
     if what in FAILED:

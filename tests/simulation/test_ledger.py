@@ -1,4 +1,4 @@
-"""The judge of transactions: the courses that it accepts, and the courses that it reports."""
+"""The judge of transactions: the sequences of events that it accepts, and those that it reports."""
 
 from __future__ import annotations
 
@@ -107,14 +107,14 @@ def test_a_committed_record_must_not_be_skipped(run: Run) -> None:
     violated("I33", lambda: run.ledger.read("c0", SPOTS[0], 0, 2, []))
 
 
-def test_an_undecided_record_must_not_be_passed(run: Run) -> None:
+def test_readers_and_the_last_stable_offset_must_not_pass_an_undecided_record(run: Run) -> None:
     mark = run.writes(run.transaction(), 0)
     violated("I36", lambda: run.ledger.read("c0", SPOTS[0], 0, 1, [(0, mark)]))
     violated("I36", lambda: run.leader_reports(0, 1))
     violated("I36", lambda: run.ledger.listed("c0", SPOTS[0], 1))
 
 
-def test_no_record_may_come_after_an_end_that_found_none(run: Run) -> None:
+def test_a_record_must_not_follow_the_marker_of_a_partition_that_had_no_records(run: Run) -> None:
     """A batch that arrives only after the marker would begin a transaction that nobody ends."""
     before, one = run.transaction(), run.transaction(asks=False)
     run.ledger.added(before, [SPOTS[0]])
@@ -127,7 +127,7 @@ def test_no_record_may_come_after_an_end_that_found_none(run: Run) -> None:
     violated("I34", lambda: run.writes(one, 0))
 
 
-def test_a_transaction_must_not_end_in_two_ways(run: Run) -> None:
+def test_a_transaction_must_not_be_committed_in_one_partition_and_aborted_in_another(run: Run) -> None:
     one = run.transaction()
     run.writes(one, 0)
     run.writes(one, 1)
@@ -135,7 +135,7 @@ def test_a_transaction_must_not_end_in_two_ways(run: Run) -> None:
     violated("I34", lambda: run.marks(1, commits=False))
 
 
-def test_a_transaction_must_not_end_otherwise_than_acknowledged(run: Run) -> None:
+def test_a_transaction_whose_commit_is_acknowledged_must_not_be_aborted(run: Run) -> None:
     one = run.transaction()
     run.writes(one, 0)
     run.marks(0, commits=False)
@@ -181,7 +181,7 @@ def test_a_fenced_producer_must_not_write(run: Run) -> None:
     run.writes(run.transaction(LATER), 0)
 
 
-def test_two_producers_must_not_have_one_identity(run: Run) -> None:
+def test_two_producers_must_not_have_the_same_id_and_epoch(run: Run) -> None:
     violated("I35", lambda: run.ledger.begun("id", PRODUCER))
 
 
@@ -195,7 +195,7 @@ def test_the_last_stable_offset_must_not_fall_within_an_epoch(run: Run) -> None:
     violated("I36", lambda: run.ledger.listed("c0", SPOTS[0], 1))
 
 
-def test_an_offset_must_be_visible_only_with_its_transaction(run: Run) -> None:
+def test_a_committed_offset_must_be_visible_if_and_only_if_its_transaction_is_committed(run: Run) -> None:
     undecided, aborted, committed = run.transaction(asks=False), run.transaction(), run.transaction()
     for offset, one in enumerate((undecided, aborted, committed)):
         run.ledger.sends_offset(one, offset)
@@ -269,7 +269,7 @@ def test_another_marker_may_decide_a_transaction_whose_marker_is_lost(commits: b
     assert (records.lost([0], 1.0, 0) is None) == commits
 
 
-def test_the_records_of_open_transactions_are_cut_as_well() -> None:
+def test_a_truncation_also_removes_records_of_open_transactions() -> None:
     records = KeyedRecords(0.0, 0)
     for one in batches_in(batch_of(Mark(1, 0), 0, PRODUCER) + batch_of(Mark(1, 1), 1, PRODUCER), keyed=True):
         records.add(one, 0.0)
@@ -285,4 +285,4 @@ def test_a_transaction_that_an_unclean_election_has_removed_is_not_open(run: Run
     run.histories[0].cut_to(0)
     assert not run.ledger.unsettled()
     run.writes(run.transaction(LATER), 0)
-    assert len(run.ledger.unsettled()) == 1, "another one is open at its offset"
+    assert len(run.ledger.unsettled()) == 1, "another transaction is open at this offset"

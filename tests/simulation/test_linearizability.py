@@ -69,7 +69,7 @@ def test_impossible_histories_are_refused(name: str) -> None:
     assert check_key(IMPOSSIBLE[name]) is False
 
 
-def test_keys_are_independent() -> None:
+def test_each_key_is_checked_independently_of_the_others() -> None:
     other = [Operation("y", "write", 0, 1, value="a"), Operation("y", "read", 2, 3, result=None)]
     verdict = check([*POSSIBLE["in order"], *other])
     assert (verdict.bad, verdict.undecided) == (("y",), ())
@@ -104,7 +104,7 @@ def _fits(order: tuple[Operation, ...]) -> bool:
     return True
 
 
-def test_agrees_with_brute_force() -> None:
+def test_the_checker_agrees_with_a_search_through_all_orders() -> None:
     """Random small histories, about half of them impossible."""
     random, counts = Random(3), {True: 0, False: 0}
     for _ in range(600):
@@ -126,7 +126,7 @@ def test_agrees_with_brute_force() -> None:
     assert min(counts.values()) > 100, counts
 
 
-def test_many_unknown_writes_need_no_search() -> None:
+def test_a_history_with_many_writes_of_unknown_outcome_is_decided() -> None:
     """A leader was lost with many writes in progress: any of them may have taken effect, and few were seen."""
     unknown = [write(1, inf, f"u{number}") for number in range(40)]
     history = [write(0, 0.5, "a"), *unknown, read(2, 3, "u17"), read(4, 5, "u39"), cas(6, 7, "u39", "b", True)]

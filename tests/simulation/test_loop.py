@@ -58,7 +58,7 @@ def test_an_error_of_a_task_without_a_waiter_is_reported(loop: SimulatedLoop) ->
     ]
 
 
-def test_a_broken_invariant_is_a_violation_of_either_kind_of_run() -> None:
+def test_a_broken_invariant_is_a_violation_in_runs_of_clusters_and_of_quorums() -> None:
     cluster = ClusterWorld(draw_cluster(0))
     cluster.loop.call_later(1.0, broken)
     assert "an invariant is broken" in str(cluster_run.play_in(cluster).violation)
@@ -82,7 +82,7 @@ def test_a_slow_clock_of_a_process_slows_no_disk(loop: SimulatedLoop) -> None:
     assert took == pytest.approx([1.5, 15.0])
 
 
-def test_a_process_whose_tasks_fail_together_ends_for_all_their_reasons() -> None:
+def test_all_causes_are_found_if_several_tasks_of_a_process_fail_together() -> None:
     full, broken_one = OSError("full"), ValueError("broken")
     assert causes_of(full) == [full]
     assert causes_of(ExceptionGroup("", [full, ExceptionGroup("", [broken_one])])) == [full, broken_one]
@@ -122,7 +122,9 @@ def test_a_loop_that_ignores_every_exception_is_interrupted_again(
 
 
 @pytest.mark.parametrize("of_clusters", [True, False])
-def test_a_hang_is_a_violation_of_either_kind_of_run(of_clusters: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hang_is_a_violation_in_runs_of_clusters_and_of_quorums(
+    of_clusters: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def hang() -> None:
         while True:
             pass
@@ -151,7 +153,7 @@ def test_the_limit_of_cpu_time_ends_with_its_run() -> None:
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
 
-def test_the_end_of_a_simulation_closes_the_tasks_that_begin_meanwhile(loop: SimulatedLoop) -> None:
+def test_the_end_of_a_simulation_also_closes_tasks_that_start_while_others_are_closed(loop: SimulatedLoop) -> None:
     async def waits() -> None:
         try:
             await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""The judge of groups of the newer protocol: the courses that it accepts, and the courses that it reports."""
+"""The judge of groups of the newer protocol: the sequences of events that it accepts, and those that it reports."""
 
 from __future__ import annotations
 

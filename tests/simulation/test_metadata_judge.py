@@ -79,7 +79,7 @@ def test_a_replica_joins_the_isr_only_by_a_request_of_its_leader_or_its_own_elec
 
 
 @pytest.mark.parametrize(("isr", "elr"), [((1,), ()), ((), (1,)), ((1,), (2,))])
-def test_the_last_members_of_isr_and_elr_stay(
+def test_a_change_that_drops_the_last_members_of_isr_and_elr_is_reported(
     watch: MetadataWatch, monkeypatch: pytest.MonkeyPatch, isr: tuple[int, ...], elr: tuple[int, ...]
 ) -> None:
     before, after = brokers(1, 2), brokers(1, 2)
@@ -88,7 +88,7 @@ def test_the_last_members_of_isr_and_elr_stay(
     old, new = partition(isr, elr), replace(partition(()), partition_epoch=1)
     with pytest.raises(AssertionError, match=r"^I18: t-0 drops \d, which has all committed records"):
         watch._judge_last(before, after, TOPIC, topic("t"), old, new)
-    if not isr:  # the ELR was filled under another rule
+    if not isr:  # the ELR was filled under another min.insync.replicas
         least["after"] = 1
         watch._judge_last(before, after, TOPIC, topic("t"), old, new)
 
@@ -102,7 +102,7 @@ def test_a_rebuilt_quorum_has_the_checks_of_the_quorum_before(watch: MetadataWat
     assert [name for name in names if getattr(after, name) != getattr(watch, name)] == []
 
 
-def test_the_limit_of_a_leader_is_the_lowest_one_that_it_may_know(watch: MetadataWatch) -> None:
+def test_a_leader_is_judged_by_the_lowest_min_isr_that_it_may_know(watch: MetadataWatch) -> None:
     image = ClusterImage()
     records: list[Any] = [
         Topic(topic_id=TOPIC, name="t"),
@@ -122,7 +122,9 @@ def test_the_limit_of_a_leader_is_the_lowest_one_that_it_may_know(watch: Metadat
     assert watch.least_min_isr(UUID(int=7), 0, 5) == 1
 
 
-def test_a_leader_that_keeps_an_old_limit_is_reported(watch: MetadataWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_commits_under_an_old_min_isr_is_reported(
+    watch: MetadataWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The check must not rely on the limit that the leader itself uses."""
     evidence = SimpleNamespace(metadata=watch, check=check)
     judge = ReplicaWatch(cast(Evidence, evidence), *cast(Any, (None,) * 5))

@@ -22,7 +22,9 @@ def plan() -> ClusterPlan:
 @pytest.mark.parametrize(
     ("kind", "seen"), [("unregister", "UnregisterBroker NONE"), ("cancel", "reassignment_cancelled")]
 )
-def test_the_request_has_an_effect(plan: ClusterPlan, kind: str, seen: str) -> None:
+def test_a_request_of_the_administrator_that_needs_a_preparation_has_an_effect(
+    plan: ClusterPlan, kind: str, seen: str
+) -> None:
     """Some cancellations come too late, or draw the replicas that a partition has already."""
     times = (0.5,) if kind == "unregister" else (0.5, 0.8, 1.1, 1.4, 1.7)
     faults = tuple(Fault(number, kind, at_s, 1.0, (plan.broker_ids[-1],), 0.5) for number, at_s in enumerate(times))

@@ -162,13 +162,15 @@ async def test_a_duplicate_counts_as_acknowledged_without_an_offset(monkeypatch:
     assert run.without_offset == [0]
 
 
-async def test_a_loss_behind_a_refused_batch_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_out_of_order_error_behind_a_refused_batch_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     run = a_run(monkeypatch, KafkaCode.REQUEST_TIMED_OUT, NOT_LEADER, OUT_OF_ORDER)
     with pytest.raises(Violation, match=r"^I47: .*number=2.*REQUEST_TIMED_OUT.*NOT_LEADER_OR_FOLLOWER"):
         await run.producer.write()
 
 
-async def test_a_loss_behind_acknowledged_batches_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_out_of_order_error_behind_acknowledged_batches_ends_the_producer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = a_run(monkeypatch, KafkaCode.NONE, OUT_OF_ORDER)
     with pytest.raises(ClusterError, match="OUT_OF_ORDER"):
         await run.producer.write()
@@ -203,12 +205,12 @@ async def test_a_producer_must_begin_with_its_first_record(monkeypatch: pytest.M
         commit(1)
 
 
-async def test_another_writer_may_have_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gap_of_a_writer_without_a_pipeline_is_permitted(monkeypatch: pytest.MonkeyPatch) -> None:
     _, commit = committing(monkeypatch)
     commit(7, writer=WRITER + 1)
 
 
-async def test_after_a_permitted_loss_a_gap_is_permitted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gap_after_an_unclean_election_is_permitted(monkeypatch: pytest.MonkeyPatch) -> None:
     history, commit = committing(monkeypatch)
     history.unclean_epoch = 3
     commit(7)

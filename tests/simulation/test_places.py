@@ -31,7 +31,7 @@ def watching(*places: UUID) -> PlaceWatch:
     return watch
 
 
-def test_both_places_stay_possible_while_one_is_offline_and_the_replica_was_not_seen() -> None:
+def test_a_replica_that_was_not_seen_may_be_in_either_directory_while_one_is_offline() -> None:
     assert ends(watching(A, B), seen_in=None, failed={A}) == {A, B}
 
 

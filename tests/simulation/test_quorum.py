@@ -29,14 +29,14 @@ totals = Totals()
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
-def test_every_promise_holds(first: int) -> None:
+def test_runs_of_all_seeds_keep_every_invariant(first: int) -> None:
     for seed in range(first, first + BLOCK):
         result = play(draw(seed))
         totals.add(result)
         assert result.violation is None, f"python -m simulation --seed {seed}: {result.violation}"
 
 
-def test_rare_faults_occur() -> None:
+def test_the_seeds_together_reach_rare_faults_and_events() -> None:
     """This test runs after the seeds above.  A promise that no run challenges proves nothing."""
     if totals.seeds < SEEDS:
         pytest.skip("only part of the seeds were run")
@@ -99,7 +99,7 @@ def test_a_failing_seed_is_shrunk() -> None:
         assert again.violation == best.violation, "the numbers of the faults are enough to replay it"
 
 
-def test_the_time_of_a_single_seed_includes_its_run(
+def test_the_reported_time_of_a_single_seed_includes_its_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = [0.0]
@@ -134,4 +134,4 @@ def test_the_command_fails_for_a_failing_seed(
         assert main() == 1
     printed = capsys.readouterr().out
     assert "I6: " in printed
-    assert "python -m simulation --seed 0 --faults none --trace" in printed, "no fault is needed for that"
+    assert "python -m simulation --seed 0 --faults none --trace" in printed, "the seed fails without any fault"

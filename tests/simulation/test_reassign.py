@@ -232,7 +232,7 @@ TARGETS = {"leader leaves, no overlap": (14, 15, 16), "leader stays": (14, 15, 1
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize("step", sorted(STEPS))
-def test_the_controller_is_killed(step: str, target: str) -> None:
+def test_a_reassignment_ends_although_the_controller_is_killed_at_one_of_its_steps(step: str, target: str) -> None:
     async def story(run: Run) -> None:
         asked = asyncio.ensure_future(run.ask(*TARGETS[target], throttle=THROTTLE))
         await run.when(STEPS[step], step)
@@ -242,7 +242,7 @@ def test_the_controller_is_killed(step: str, target: str) -> None:
     Run(sorted(STEPS).index(step)).play_and_check(story, TARGETS[target])
 
 
-def test_the_controller_is_killed_at_every_step_of_one_reassignment() -> None:
+def test_a_reassignment_ends_although_the_controller_is_killed_at_several_of_its_steps() -> None:
     async def story(run: Run) -> None:
         asked = asyncio.ensure_future(run.ask(14, 15, 16, throttle=THROTTLE // 10))
         await run.when(STEPS["before the new replicas start"], "it has begun")
@@ -262,7 +262,7 @@ def test_the_controller_is_killed_at_every_step_of_one_reassignment() -> None:
 
 
 @pytest.mark.parametrize("step", ["while they catch up", "in sync but not switched"])
-def test_a_target_broker_is_killed_during_a_reassignment(step: str) -> None:
+def test_a_reassignment_ends_although_a_target_broker_is_killed(step: str) -> None:
     async def story(run: Run) -> None:
         run.world.kill(16)  # so that the reassignment cannot end before 14 has left the ISR
         await run.ask(14, 15, 16, throttle=THROTTLE)
@@ -281,7 +281,7 @@ def test_a_target_broker_is_killed_during_a_reassignment(step: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["before the new replicas start", "while they catch up", "in sync but not switched"])
-def test_a_reassignment_is_cancelled_while_the_controller_is_killed(step: str) -> None:
+def test_a_cancelled_reassignment_restores_the_replicas_although_the_controller_is_killed(step: str) -> None:
     async def story(run: Run) -> None:
         await run.ask(14, 15, 16, throttle=THROTTLE)
         run.world.kill(16)  # so that the reassignment cannot end before it is cancelled
@@ -295,7 +295,7 @@ def test_a_reassignment_is_cancelled_while_the_controller_is_killed(step: str) -
     Run(41).play_and_check(story, OLD)
 
 
-def test_the_leader_is_killed_while_it_is_replaced() -> None:
+def test_a_reassignment_ends_although_the_leader_is_killed_while_it_is_replaced() -> None:
     async def story(run: Run) -> None:
         await run.ask(14, 15, 16, throttle=THROTTLE)
         await run.when(STEPS["in sync but not switched"], "one is in sync")

@@ -53,7 +53,7 @@ def test_a_killed_broker_is_fenced_within_two_seconds(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_suspended_broker_has_its_full_session(seed: int) -> None:
+def test_a_suspended_broker_is_fenced_only_after_its_full_session(seed: int) -> None:
     """Its connections are not refused, because the kernel accepts them."""
     world = World(seed)
 
@@ -69,7 +69,7 @@ def test_a_suspended_broker_has_its_full_session(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_disconnected_broker_has_its_full_session(seed: int) -> None:
+def test_a_disconnected_broker_is_fenced_only_after_its_full_session(seed: int) -> None:
     world = World(seed)
 
     async def scenario() -> None:
@@ -82,7 +82,7 @@ def test_a_disconnected_broker_has_its_full_session(seed: int) -> None:
     world.run(scenario())
 
 
-def test_a_broker_killed_while_disconnected_has_its_full_session() -> None:
+def test_a_broker_killed_while_disconnected_is_fenced_only_after_its_full_session() -> None:
     world = World(1)
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""The judge of transaction scopes: the courses that it accepts, and the courses that it reports."""
+"""The judge of transaction scopes: the sequences of events that it accepts, and those that it reports."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_losing_producer_must_not_become_visible(judged: Judged) -> None:
     violated("I42", lambda: judged.show(loser))
 
 
-def test_a_winner_must_not_be_aborted_beside_one_that_is_visible(judged: Judged) -> None:
+def test_a_winner_must_not_be_aborted_if_another_winner_of_its_end_is_visible(judged: Judged) -> None:
     run = judged.open(5)
     first, second = judged.begin(run), judged.begin(run)
     judged.watch.asks_to_end(run, 0, [first, second])
@@ -120,7 +120,7 @@ def test_an_end_that_was_refused_must_not_become_visible(judged: Judged) -> None
     violated("I42", lambda: judged.show(winner))
 
 
-def test_a_refused_end_must_not_be_visible_already(judged: Judged) -> None:
+def test_an_end_that_is_visible_already_must_not_be_refused(judged: Judged) -> None:
     run = judged.open(5)
     winner = judged.begin(run)
     end = judged.watch.asks_to_end(run, 0, [winner])
@@ -128,7 +128,7 @@ def test_a_refused_end_must_not_be_visible_already(judged: Judged) -> None:
     violated("I42", lambda: judged.watch.refused(end))
 
 
-def test_an_end_without_an_answer_may_be_decided_or_not(judged: Judged) -> None:
+def test_the_winners_of_an_end_without_an_answer_may_be_committed_or_aborted(judged: Judged) -> None:
     run = judged.open(5)
     for sequence, decides in enumerate((judged.show, judged.hide)):
         winner = judged.begin(run)
@@ -147,7 +147,7 @@ def test_a_decided_end_must_be_visible_as_a_whole(judged: Judged) -> None:
     judged.watch.check_all()
 
 
-def test_a_complete_end_must_be_visible_at_once(judged: Judged) -> None:
+def test_all_winners_must_be_visible_when_an_end_is_reported_as_complete(judged: Judged) -> None:
     run = judged.open(5)
     first, second = judged.begin(run), judged.begin(run)
     end = judged.watch.asks_to_end(run, 0, [first, second])
@@ -219,7 +219,7 @@ def test_an_answer_without_a_change_must_name_a_sequence_that_is_not_lower(judge
     violated("I43", lambda: judged.watch.ended(end, changed=True, sequence=4))
 
 
-def test_a_stored_sequence_must_not_be_forgotten(judged: Judged) -> None:
+def test_a_later_run_must_not_get_a_lower_sequence_than_the_stored_one(judged: Judged) -> None:
     run = judged.open(5)
     winner = judged.begin(run)
     judged.watch.asks_to_end(run, 3, [winner])
@@ -227,7 +227,7 @@ def test_a_stored_sequence_must_not_be_forgotten(judged: Judged) -> None:
     violated("I43", lambda: judged.open(6, 2))
 
 
-def test_a_stored_sequence_must_have_been_asked_for(judged: Judged) -> None:
+def test_a_stored_sequence_must_be_one_that_a_driver_requested(judged: Judged) -> None:
     judged.open(5, 7)
     violated("I43", judged.watch.check_all)
 
@@ -327,13 +327,13 @@ def test_an_owner_that_resets_a_scope_begins_with_new_sequences(judged: Judged) 
     judged.watch.check_all()
 
 
-def test_the_earlier_owner_is_a_stranger_after_a_reset(judged: Judged) -> None:
+def test_the_earlier_owner_must_not_open_a_scope_after_another_owner_has_reset_it(judged: Judged) -> None:
     judged.open(5)
     judged.open(6, owner="other", resets=True)
     violated("I45", lambda: judged.open(7))
 
 
-def test_an_owner_whose_reset_had_no_answer_is_no_stranger(judged: Judged) -> None:
+def test_an_owner_whose_reset_got_no_answer_may_open_the_scope(judged: Judged) -> None:
     judged.open(5)
     judged.watch.asks_to_open(SCOPE, "other", "run 6", resets=True)
     judged.open(7, owner="other")
@@ -345,11 +345,11 @@ def test_the_first_owner_may_get_its_answer_after_a_reset(judged: Judged) -> Non
     judged.watch.opened(first, 5, NO_SEQUENCE)
 
 
-def test_an_ordinary_request_must_not_concern_a_producer_of_a_scope(judged: Judged) -> None:
+def test_an_ordinary_transaction_request_must_not_affect_a_producer_of_a_scope(judged: Judged) -> None:
     violated("I45", lambda: judged.watch.forbidden("it was committed"))
 
 
-def test_a_scope_may_be_opened_anew_after_its_deletion(judged: Judged) -> None:
+def test_a_scope_may_be_opened_again_after_its_deletion(judged: Judged) -> None:
     run = judged.open(5)
     winner = judged.begin(run)
     judged.end(run, 1, winner)

@@ -41,7 +41,7 @@ def test_a_seed_replays_in_any_process() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_nothing_acknowledged_is_lost(seed: int) -> None:
+def test_no_acknowledged_record_is_lost(seed: int) -> None:
     """The scenario itself compares the records that are read with the acknowledged ones."""
     seen, _ = smoke.run(seed)
     assert seen["records"] == smoke.BATCHES * smoke.BATCH_RECORDS

@@ -125,7 +125,7 @@ def test_a_node_rejoins_after_a_long_absence_during_writes(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_broker_that_rejoins_by_a_snapshot_has_exactly_its_replicas(seed: int) -> None:
+def test_a_broker_that_rejoins_from_a_snapshot_has_exactly_its_current_replicas(seed: int) -> None:
     world = World(seed)
 
     async def scenario() -> None:
@@ -153,7 +153,10 @@ def test_a_broker_that_rejoins_by_a_snapshot_has_exactly_its_replicas(seed: int)
             await world.until(smoke.all_ready(world), "all brokers are ready", 120)
             assert start_of(away) > before, "it caught up with a snapshot"
             wanted = {"kept", "made-anew", "new"}
-            await world.until(lambda: wanted <= topics_on(away) and "deleted" not in topics_on(away), "it has those")
+            await world.until(
+                lambda: wanted <= topics_on(away) and "deleted" not in topics_on(away),
+                "the broker has exactly the current topics",
+            )
             await write(b"new", "made-anew")
             broker = away.broker
             assert broker is not None
@@ -188,7 +191,7 @@ def test_a_new_disk_is_filled_from_a_snapshot(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_restarts_continue_from_the_snapshot_and_leaders_are_elected(seed: int) -> None:
+def test_restarted_nodes_continue_from_their_snapshots_and_elect_leaders(seed: int) -> None:
     world = World(seed)
 
     async def scenario() -> None:
@@ -214,7 +217,9 @@ def test_restarts_continue_from_the_snapshot_and_leaders_are_elected(seed: int) 
     world.run(scenario())
 
 
-def test_damaged_snapshots_are_skipped_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_snapshot_is_skipped_for_an_older_one_or_stops_the_node_if_all_are_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     policy = SnapshotPolicy(log_bytes=1500, retain_bytes=16_000)
     monkeypatch.setattr("quorumlog_server.control_plane.SnapshotPolicy", lambda **settings: policy)
     world = World(3)

@@ -84,7 +84,7 @@ def connected(story: Callable[[Network, Process, asyncio.Transport, list[str]], 
     loop.close()
 
 
-def test_a_stream_keeps_the_order_of_the_bytes_and_not_the_messages() -> None:
+def test_a_stream_keeps_the_order_of_bytes_but_not_the_boundaries_of_writes() -> None:
     """Otherwise no program in the simulation would ever receive a part of a request."""
     pieces: list[bytes] = []
 
@@ -118,7 +118,7 @@ def test_the_peer_of_a_killed_process_receives_a_reset() -> None:
     connected(story)
 
 
-def test_the_peer_of_a_host_without_power_learns_of_it_from_the_answer_to_its_data() -> None:
+def test_the_peer_of_a_host_that_lost_power_gets_a_reset_for_its_data_once_the_host_runs_again() -> None:
     async def story(network: Network, process: Process, transport: asyncio.Transport, calls: list[str]) -> None:
         process.kill(power=True)
         await asyncio.sleep(10.0)
@@ -137,7 +137,7 @@ def test_the_peer_of_a_host_without_power_learns_of_it_from_the_answer_to_its_da
 
 
 @pytest.mark.parametrize("sends", [False, True])
-def test_the_peer_of_a_process_killed_behind_a_cut_learns_of_it_after_the_cut(sends: bool) -> None:
+def test_the_peer_of_a_process_killed_behind_a_cut_gets_a_reset_after_the_cut_only_if_it_sent_data(sends: bool) -> None:
     async def story(network: Network, process: Process, transport: asyncio.Transport, calls: list[str]) -> None:
         for link in (("b1", "c1"), ("c1", "b1")):
             network.cut(*link)

@@ -111,7 +111,7 @@ def test_a_wall_clock_that_jumps_ahead_deletes_no_metadata_history(
     world.run(story())
 
 
-def test_some_jumps_concern_one_broker_and_end_with_the_faults() -> None:
+def test_some_jumps_concern_the_clocks_of_all_nodes_and_some_the_clock_of_one_node() -> None:
     def offsets(number: int) -> tuple[float, set[float]]:
         world = ClusterWorld(draw(0))
         faults = ClusterFaults(world, Releases(world, ()))

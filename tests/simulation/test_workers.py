@@ -60,7 +60,7 @@ def test_a_broken_connection_releases_its_locks(judged: Judged) -> None:
     assert not judged.violations
 
 
-def test_a_member_that_closes_its_connection_is_not_suspected_any_more(judged: Judged) -> None:
+def test_a_delivery_is_accepted_if_the_earlier_holder_of_the_record_closes_its_connection(judged: Judged) -> None:
     judged.delivered("a", 1.0, 1.1)
     judged.delivered("b", 1.2, 1.3)
     judged.watch.judge(1.4, cast(KafkaConnection, judged.connections["a"]))
@@ -93,7 +93,7 @@ def test_a_member_may_get_its_own_record_again(judged: Judged) -> None:
     assert not judged.violations
 
 
-def test_a_record_that_was_given_up_may_be_delivered(judged: Judged) -> None:
+def test_a_record_that_its_holder_gave_up_may_be_delivered_to_another_member(judged: Judged) -> None:
     judged.delivered("a", 1.0, 1.1)
     judged.watch.given_up("b", [RECORD])  # b does not hold the record
     assert RECORD in judged.watch.locks
