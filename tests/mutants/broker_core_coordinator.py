@@ -68,7 +68,7 @@ MUTANTS = (
         OFFSETS,
         "        added = apply_offsets(records, self._groups, other)\n        self.count += added",
         "        count = self.count\n        self.count = count + apply_offsets(records, self._groups, other)",
-        (f"{OFFSET_BATCHES}::test_batches_give_the_same_state",),
+        (f"{OFFSET_BATCHES}::test_compiled_replay_of_batches_gives_the_same_state_as_replay_of_single_records",),
     ),
     Mutant(
         "a search reuses the answers of an earlier slice about topics",

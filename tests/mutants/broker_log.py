@@ -554,7 +554,9 @@ MUTANTS = (
         "broker/log/compaction.py",
         "        self._producers.compacted(segment.base_offset, segment.end_offset, checked.markers)\n",
         "",
-        ("tests/properties/test_log_transactions.py::test_an_aborted_transaction_is_dropped_with_its_marker",),
+        (
+            "tests/properties/test_log_transactions.py::test_compaction_that_removes_the_marker_of_an_aborted_transaction_also_drops_its_index_entry",
+        ),
     ),
     Mutant(
         "a snapshot brings back a transaction that compaction has ended",

@@ -226,7 +226,7 @@ MUTANTS = (
         RECORDS,
         "if not previous < delta <= header.last_offset_delta:",
         "if not previous < delta:",
-        (f"{CODEC_TESTS}::test_batch_that_contradicts_its_header_is_named_by_both",),
+        (f"{CODEC_TESTS}::test_batch_that_contradicts_its_header_is_reported_by_both_decoders",),
     ),
     Mutant(
         "kctl consume drops the records before an unreadable batch",

@@ -50,7 +50,7 @@ def test_each_partition_has_one_subscriber(name: str, members: list[Subscriber],
 
 
 @given(members=groups(), sizes=counts)
-def test_uniform_is_balanced_and_moves_nothing_without_a_reason(
+def test_the_uniform_assignor_is_balanced_and_moves_no_partition_without_a_reason(
     members: list[Subscriber], sizes: dict[UUID, int]
 ) -> None:
     targets = assign_uniform(members, sizes)

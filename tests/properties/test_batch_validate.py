@@ -70,7 +70,9 @@ def run(generator: Generator[None, None, T]) -> T:
 
 
 @given(st.lists(good_batches, min_size=1, max_size=4), st.integers(0, 2**40), st.integers(0, 2**31 - 1))
-def test_good_batches_are_accepted_and_stay_good_with_offsets(batches: list[bytes], offset: int, epoch: int) -> None:
+def test_valid_batches_are_accepted_and_remain_valid_when_they_get_offsets(
+    batches: list[bytes], offset: int, epoch: int
+) -> None:
     data = b"".join(batches)
     headers = validate_batches(memoryview(data), SIZE_MAX)
     assert not isinstance(headers, BatchRefusal)
@@ -89,7 +91,7 @@ def test_good_batches_are_accepted_and_stay_good_with_offsets(batches: list[byte
 
 
 @given(st.binary(max_size=300) | any_header)
-def test_any_bytes_are_accepted_or_refused(data: bytes) -> None:
+def test_the_validation_accepts_or_refuses_arbitrary_bytes(data: bytes) -> None:
     verdict = validate_batches(data, SIZE_MAX)
     checked = check_batches(data)
     if isinstance(verdict, BatchRefusal):
@@ -106,7 +108,7 @@ def test_any_bytes_are_accepted_or_refused(data: bytes) -> None:
 
 
 @given(st.binary(max_size=300) | any_header, st.integers(0, 2**62))
-def test_any_bytes_in_a_file_are_accepted_or_refused(data: bytes, offset: int) -> None:
+def test_the_recovery_of_a_file_of_arbitrary_bytes_finds_the_end_of_its_valid_batches(data: bytes, offset: int) -> None:
     file = file_of(data)
     walked = run(walk_file(file, 0, offset, -1))
     assert 0 <= walked.end <= len(data)
@@ -115,7 +117,7 @@ def test_any_bytes_in_a_file_are_accepted_or_refused(data: bytes, offset: int) -
 
 
 @given(good_batches, st.data())
-def test_one_changed_byte_is_noticed(batch: bytes, data: st.DataObject) -> None:
+def test_a_changed_byte_of_a_batch_is_detected(batch: bytes, data: st.DataObject) -> None:
     position = data.draw(st.integers(8, len(batch) - 1).filter(lambda at: not 12 <= at < 16))
     changed = bytearray(batch)
     changed[position] ^= data.draw(st.integers(1, 255))
@@ -123,7 +125,7 @@ def test_one_changed_byte_is_noticed(batch: bytes, data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=200), good_batches, st.binary(max_size=200))
-def test_a_good_batch_is_found_among_garbage(before: bytes, produced: bytes, after: bytes) -> None:
+def test_a_valid_batch_is_found_between_arbitrary_bytes(before: bytes, produced: bytes, after: bytes) -> None:
     batch = bytearray(produced)
     offset = int.from_bytes(batch[:8], "big")
     patch(batch, offset, leader_epoch=3)
@@ -132,7 +134,9 @@ def test_a_good_batch_is_found_among_garbage(before: bytes, produced: bytes, aft
 
 
 @given(good_batches, st.binary(max_size=300), st.integers(-1, 2_000))
-def test_any_body_is_searched_or_refused(batch: bytes, body: bytes, timestamp: int) -> None:
+def test_a_search_by_timestamp_finds_a_later_record_or_refuses_the_body(
+    batch: bytes, body: bytes, timestamp: int
+) -> None:
     for data in (batch, batch[:HEADER_SIZE] + body):
         header = next(iter_headers(batch))[1]
         try:

@@ -72,7 +72,7 @@ def test_sticky_assignments_are_balanced(name: str, members: Members, counts: Co
 
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
 @given(groups, counts)
-def test_nothing_moves_without_a_reason(name: str, members: Members, counts: Counts) -> None:
+def test_sticky_assignors_move_no_partition_without_a_reason(name: str, members: Members, counts: Counts) -> None:
     first = settle(name, members, counts)
     again = assign(name, after(members, first, 50), counts)
     assert {each: set(given) for each, given in again.items()} == {each: set(given) for each, given in first.items()}
@@ -96,7 +96,7 @@ def test_a_member_that_leaves_moves_only_its_own_partitions(size: int, count: in
     assert all(set(before[name]) <= set(now[name]) for name in rest)
 
 
-def test_range_gives_the_first_members_one_more() -> None:
+def test_the_range_assignor_gives_the_first_members_one_partition_more() -> None:
     members = {name: Subscription(frozenset(("a", "b"))) for name in ("x", "y")}
     assert assign("range", members, {"a": 3, "b": 3}) == {
         "x": [("a", 0), ("a", 1), ("b", 0), ("b", 1)], "y": [("a", 2), ("b", 2)],
@@ -135,7 +135,7 @@ def test_subscriptions_are_read_as_they_were_written(name: str, subscription: Su
 @EACH
 @given(st.binary(max_size=80))
 @settings(max_examples=300)
-def test_any_bytes_are_a_subscription_or_none(name: str, data: bytes) -> None:
+def test_arbitrary_bytes_decode_to_a_subscription_or_none(name: str, data: bytes) -> None:
     found = decode_subscription(data, name)
     assert found is None or decode_subscription(encode_subscription(found, name), name) == found
 

@@ -129,12 +129,14 @@ def check_outcome(payload: bytes) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_give_records_or_a_named_error(payload: bytes) -> None:
+def test_arbitrary_bytes_decode_to_records_or_are_refused(payload: bytes) -> None:
     check_outcome(payload)
 
 
 @given(st.lists(records, min_size=1, max_size=3), st.data())
-def test_one_changed_byte_gives_records_or_a_named_error(batch: list[Record], data: st.DataObject) -> None:
+def test_a_payload_with_a_changed_byte_decodes_to_records_or_is_refused(
+    batch: list[Record], data: st.DataObject
+) -> None:
     payload = bytearray(encode(batch))
     at = data.draw(st.integers(0, len(payload) - 1))
     payload[at] ^= data.draw(st.integers(1, 255))

@@ -161,6 +161,8 @@ async def live(rig: TransactionRig, steps: int) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(steps=st.integers(1, 40), **SHAPES)
-def test_compaction_keeps_transactions(seed: int, steps: int, torn: bool, segment_size: int, map_entries: int) -> None:
+def test_compaction_keeps_transactions_and_the_latest_committed_value_of_each_key(
+    seed: int, steps: int, torn: bool, segment_size: int, map_entries: int
+) -> None:
     rig = TransactionRig(seed, torn=torn, segment_size=segment_size, map_entries=map_entries)
     run_simulated(lambda: live(rig, steps))

@@ -124,7 +124,7 @@ keys = st.sampled_from([bytes.fromhex(data) for data, _ in KEYS])
 
 
 @given(st.sampled_from(sorted(READERS)), st.binary(max_size=60) | damaged(values))
-def test_any_bytes_are_a_value_or_refused(kind: Kind, data: bytes) -> None:
+def test_arbitrary_bytes_are_a_valid_record_value_or_are_refused(kind: Kind, data: bytes) -> None:
     try:
         value = READERS[kind](data)
     except BadRecord:
@@ -133,7 +133,7 @@ def test_any_bytes_are_a_value_or_refused(kind: Kind, data: bytes) -> None:
 
 
 @given(st.binary(max_size=60) | damaged(keys))
-def test_any_bytes_are_a_key_or_refused(data: bytes) -> None:
+def test_arbitrary_bytes_are_a_valid_record_key_or_are_refused(data: bytes) -> None:
     try:
         key = r.read_key(data)
     except BadRecord:

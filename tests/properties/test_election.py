@@ -58,7 +58,7 @@ def twin(
 @given(
     id_lists, id_lists, st.sets(ids), st.sets(ids), st.sets(ids), st.sampled_from(Policy), st.integers(1, 4), st.data()
 )
-def test_an_election_equals_that_of_its_twin(
+def test_an_election_has_the_same_outcome_as_a_slow_implementation_of_its_rules(
     before: list[int], order: list[int], isr: set[int], alive: set[int], lost: set[int], policy: Policy, min_isr: int,
     data: st.DataObject,
 ) -> None:  # fmt: skip

@@ -212,7 +212,7 @@ class Groups(RuleBasedStateMachine):
         self.send_waiting(g.SyncGroup(*client.ids(), assignments=assignments), client)
 
     def forget(self, client: Client) -> None:
-        """Hang up."""
+        """Disconnect the client.  Its outstanding request is dropped, or its answer is lost."""
         if client.call is not None:
             sent = self.sent[client.call]
             if client.call in self.facts.answered:

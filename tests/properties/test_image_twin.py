@@ -318,7 +318,7 @@ def check_delta(old: ClusterImage, new: ClusterImage, batch: Sequence[Record]) -
 
 @settings(max_examples=100, deadline=None)
 @given(histories())
-def test_the_image_does_not_depend_on_the_batches_of_a_log(batches: list[list[Record]]) -> None:
+def test_the_image_does_not_depend_on_how_records_are_divided_into_batches(batches: list[list[Record]]) -> None:
     by_batch, by_record = ClusterImage(), ClusterImage()
     for batch in batches:
         by_batch = by_batch.apply(by_batch.end_offset, batch)
@@ -331,7 +331,7 @@ def test_the_image_does_not_depend_on_the_batches_of_a_log(batches: list[list[Re
 
 @settings(max_examples=100, deadline=None)
 @given(histories())
-def test_an_image_through_the_codec_is_the_same(batches: list[list[Record]]) -> None:
+def test_encoded_and_decoded_records_give_the_same_image(batches: list[list[Record]]) -> None:
     direct, coded = ClusterImage(), ClusterImage()
     for batch in batches:
         direct = direct.apply(direct.end_offset, batch)
@@ -352,7 +352,7 @@ def test_different_images_have_different_digests(batches: list[list[Record]], da
 
 
 @given(st.sets(st.integers(0, 3000)), st.lists(st.integers(0, 300), min_size=1))
-def test_bitmasks(members: set[int], flips: list[int]) -> None:
+def test_bitmasks_are_converted_to_indexes_and_back(members: set[int], flips: list[int]) -> None:
     assert indexes(sum(1 << member for member in members)) == sorted(members)
     mask = 0
     for index in flips:

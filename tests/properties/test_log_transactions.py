@@ -192,8 +192,8 @@ def test_a_reader_sees_exactly_the_committed_records(
     assert rig.log.last_stable_offset == rig.log.end_offset, "all transactions have ended"
 
 
-def test_an_aborted_transaction_is_dropped_with_its_marker() -> None:
-    """A reader that was told of it would skip later records of the producer, because no marker follows."""
+def test_compaction_that_removes_the_marker_of_an_aborted_transaction_also_drops_its_index_entry() -> None:
+    """A reader that got the entry would skip later records of the producer, because no marker follows."""
     rig = CompactionRig(1, segment_size=3_000)
 
     async def scenario() -> None:

@@ -333,7 +333,7 @@ def plain(*sizes: int, producer: int = -1, new_epoch: bool = False, as_follower:
 )
 @settings(max_examples=100, deadline=None)
 @given(steps, st.integers(0, 2**32), st.sampled_from([150, 400, 2_000]))
-def test_the_log_behaves_like_its_twin(plan: list[object], seed: int, segment_size: int) -> None:
+def test_the_log_behaves_like_a_list_of_batches(plan: list[object], seed: int, segment_size: int) -> None:
     async def play(pair: Pair) -> None:
         for step in plan:
             await pair.do(step)

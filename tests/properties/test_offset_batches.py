@@ -102,7 +102,9 @@ def replay(machine: GroupMachine, batches: list[list[Pair]], transaction: object
 
 
 @given(st.lists(st.lists(good_pairs, min_size=1, max_size=12), max_size=4), transactions)
-def test_batches_give_the_same_state(batches: list[list[Pair]], transaction: object) -> None:
+def test_compiled_replay_of_batches_gives_the_same_state_as_replay_of_single_records(
+    batches: list[list[Pair]], transaction: object
+) -> None:
     one, many = machine(), machine()
     assert replay(one, batches, transaction, compiled=False) is None
     assert replay(many, batches, transaction, compiled=True) is None
@@ -110,7 +112,9 @@ def test_batches_give_the_same_state(batches: list[list[Pair]], transaction: obj
 
 
 @given(st.lists(good_pairs, max_size=5), bad_pairs, st.lists(good_pairs, max_size=3))
-def test_the_same_records_are_refused(before: list[Pair], bad: Pair, after: list[Pair]) -> None:
+def test_compiled_replay_of_batches_refuses_the_same_records_as_replay_of_single_records(
+    before: list[Pair], bad: Pair, after: list[Pair]
+) -> None:
     one, many = machine(), machine()
     batches = [[*before, bad, *after]]
     refusal = replay(one, batches, None, compiled=False)
@@ -123,7 +127,7 @@ def test_the_same_records_are_refused(before: list[Pair], bad: Pair, after: list
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126])
 @pytest.mark.parametrize("topic_id", [None, UUID(int=1)], ids=["version 3", "version 4"])
-def test_only_rare_offsets_are_left_to_python(size: int, topic_id: UUID | None) -> None:
+def test_compiled_replay_leaves_only_offsets_with_long_metadata_to_python(size: int, topic_id: UUID | None) -> None:
     value = write_offset(OffsetValue(3, 1, "m" * size, 9, topic_id=topic_id))
     key = write_key(OffsetKey("a", "sales", 0))
     found = machine()._offsets

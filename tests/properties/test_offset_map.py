@@ -49,7 +49,9 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(mutated(), st.integers(-1, 9)), max_size=4), st.integers(1, 6), mutated(), st.integers(0, 60))
-def test_the_map_and_its_twin_agree(noted: list[tuple[Batch, int]], keys_max: int, last: Batch, clean_end: int) -> None:
+def test_the_compiled_offset_map_agrees_with_its_slow_twin(
+    noted: list[tuple[Batch, int]], keys_max: int, last: Batch, clean_end: int
+) -> None:
     compiled, twin = OffsetMap(keys_max * ENTRY_SIZE), OffsetMapTwin(keys_max * ENTRY_SIZE)
     base_offset = 0
     for (header, body), first in noted:

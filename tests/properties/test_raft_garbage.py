@@ -355,7 +355,7 @@ def step(lab: Lab, event: Event) -> list[Effect]:
 
 
 @pytest.mark.parametrize("first", range(0, 400, 100))
-def test_no_message_breaks_a_core(first: int) -> None:
+def test_no_message_of_a_peer_makes_a_core_fail(first: int) -> None:
     roles: set[str] = set()
     for seed in range(first, first + 100):
         try:

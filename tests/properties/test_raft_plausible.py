@@ -206,7 +206,7 @@ class Run:
 
 
 @pytest.mark.parametrize("first", range(0, 240, 60))
-def test_plausible_messages_break_no_core(first: int) -> None:
+def test_no_plausible_message_of_a_peer_makes_a_core_fail(first: int) -> None:
     seen: set[str] = set()
     for seed in range(first, first + 60):
         run = Run(seed)

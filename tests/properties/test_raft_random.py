@@ -449,7 +449,7 @@ def blocks() -> list[range]:
 
 
 @pytest.mark.parametrize("seeds", blocks(), ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
-def test_promises_hold_and_work_continues(seeds: range) -> None:
+def test_cores_keep_all_invariants_under_faults_and_make_progress_afterwards(seeds: range) -> None:
     seen: Counter[str] = Counter()
     for seed in seeds:
         try:

@@ -123,7 +123,7 @@ class Moving(World):
 
 
 @pytest.mark.parametrize("first", range(0, 300, 50))
-def test_reassignments_lose_nothing_and_end(first: int) -> None:
+def test_reassignments_lose_no_committed_record_and_end(first: int) -> None:
     counts: Counter[str] = Counter()
     committed = 0
     for seed in range(first, first + 50):

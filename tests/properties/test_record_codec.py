@@ -33,12 +33,14 @@ def read(log: Buffer, first: int = 0, end: int = records.OFFSET_MAX) -> list[tup
 
 
 @given(rows, st.sampled_from(Codec))
-def test_the_same_bytes_are_encoded(rows: list[record_codec.NewRecord], codec: Codec) -> None:
+def test_the_compiled_codec_encodes_the_same_bytes_as_the_plain_one(
+    rows: list[record_codec.NewRecord], codec: Codec
+) -> None:
     assert record_codec.build_batch(rows, codec) == plain(rows, codec)
 
 
 @given(rows, st.sampled_from(Codec), st.integers(0, 30), st.integers(0, 30))
-def test_the_same_records_are_decoded(
+def test_the_compiled_codec_decodes_the_same_records_as_the_plain_one(
     rows: list[record_codec.NewRecord], codec: Codec, before: int, wanted: int
 ) -> None:
     batch = plain(rows, codec)
@@ -48,18 +50,18 @@ def test_the_same_records_are_decoded(
 
 
 @pytest.mark.parametrize("bad", bad_bodies(), ids=lambda bad: bad.name)
-def test_the_same_batches_are_refused(bad: BadBody) -> None:
+def test_both_codecs_refuse_all_batches_that_are_known_to_be_malformed(bad: BadBody) -> None:
     assert outcomes(bad.body, bad.record_count) == [None, None]
 
 
 @given(st.binary(max_size=60), st.integers(1, 4))
-def test_the_same_bytes_are_refused(body: bytes, count: int) -> None:
+def test_both_codecs_refuse_the_same_arbitrary_bytes(body: bytes, count: int) -> None:
     plain_outcome, compiled_outcome = outcomes(body, count)
     assert plain_outcome == compiled_outcome
 
 
 @given(rows, st.data())
-def test_the_same_damage_is_refused(rows: list[record_codec.NewRecord], data: st.DataObject) -> None:
+def test_both_codecs_refuse_the_same_damaged_batches(rows: list[record_codec.NewRecord], data: st.DataObject) -> None:
     body = bytearray(plain(rows, Codec.NONE)[HEADER_SIZE:])
     body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     plain_outcome, compiled_outcome = outcomes(bytes(body), len(rows))
@@ -79,5 +81,5 @@ def outcomes(body: bytes, count: int) -> list[list[tuple[object, ...]] | None]:
 
 
 @given(st.binary(max_size=300))
-def test_keys_have_the_same_hash(key: bytes) -> None:
+def test_the_compiled_hash_of_keys_equals_the_plain_one(key: bytes) -> None:
     assert murmur2(key) == plain_murmur2(key)

@@ -231,7 +231,7 @@ def test_arrays_that_are_too_short_are_refused(function: str, name: str) -> None
 
 
 @pytest.mark.parametrize(("function", "name"), [(function, name) for function in CALLS for name in OUTPUTS[function]])
-def test_outputs_are_writable_and_share_no_memory(function: str, name: str) -> None:
+def test_outputs_that_are_read_only_or_share_memory_are_refused(function: str, name: str) -> None:
     frozen = getattr(Arguments(), function)()[name]
     frozen.setflags(write=False)
     refused(function, name, frozen)
@@ -331,7 +331,7 @@ def test_groups_outside_their_arrays_are_refused(name: str, value: list[int]) ->
         call_order(arguments)
 
 
-def test_more_headers_than_fit_are_refused() -> None:
+def test_more_headers_than_fit_into_the_output_are_refused() -> None:
     arguments = Arguments().decode()
     for name in ("header_key", "header_value"):
         arguments[f"{name}_offsets"], arguments[f"{name}_data"], arguments[f"{name}_valid"] = column(
@@ -351,7 +351,7 @@ def test_headers_without_an_array_for_keys_or_values_are_refused(missing: int) -
         decode_columns(body, spans_of(body, 1), 0, 9, columns, None, None, (np.zeros(2, np.int32), *pair))
 
 
-def test_sums_of_numbers_wrap_around() -> None:
+def test_sums_of_offsets_and_of_timestamps_wrap_around() -> None:
     body = body_of([NewRecord(None, b"v", 0), NewRecord(None, b"v", 2**50)])
     offsets, timestamps, types = np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros(2, np.int32)
     spans = spans_of(body, 2, offset=INT64_MAX, time=INT64_MAX)
@@ -386,7 +386,7 @@ keys = st.lists(st.none() | st.binary(max_size=20), min_size=1, max_size=20)
 
 @given(keys, st.lists(st.integers(1, 9), min_size=1, max_size=3), st.data())
 @settings(deadline=None)
-def test_rows_go_to_their_own_partition_or_that_of_their_key_or_the_sticky_one(
+def test_each_row_goes_to_its_explicit_partition_or_that_of_its_key_or_the_sticky_one(
     keys: list[bytes | None], counts: list[int], data: st.DataObject
 ) -> None:
     topics = [data.draw(st.integers(0, len(counts) - 1)) for _ in keys]

@@ -47,7 +47,9 @@ def test_good_records_pass_with_their_newest_timestamp_and_first_null_key(chosen
 @example(b"\x0c\x00\x00\x00\x01\x01\x00", 1, -1, INT64_MIN, INT64_MAX)
 @example(b"\x20\x00" + b"\xff" * 9 + b"\x01\x00\x01\x01\x00", 1, INT64_MIN, INT64_MIN, INT64_MAX)
 @example(b"\x20\x00" + b"\xff" * 9 + b"\x02\x00\x01\x01\x00", 1, 0, INT64_MIN, INT64_MAX)
-def test_any_bytes_are_judged_as_by_the_twin(body: bytes, count: int, base: int, oldest: int, newest: int) -> None:
+def test_arbitrary_bytes_get_the_verdict_of_the_twin(
+    body: bytes, count: int, base: int, oldest: int, newest: int
+) -> None:
     assert scan(body, count, base, oldest, newest) == slow_scan(body, count, base, oldest, newest)
 
 

@@ -83,7 +83,7 @@ def as_records(table: pa.RecordBatch) -> list[Record]:
 
 @given(batches, st.integers(0, 60), st.integers(0, 60))
 @settings(deadline=None)
-def test_decoders_agree(parts: Any, first: int, end: int) -> None:
+def test_the_compiled_decoder_agrees_with_the_plain_one(parts: Any, first: int, end: int) -> None:
     data = fetched(parts)
     expected = list(decode_batches(data, first, end))
     table = decode(data, first, end, "t", 7, with_headers=True)
@@ -97,7 +97,7 @@ def test_decoders_agree(parts: Any, first: int, end: int) -> None:
 
 @given(batches, st.integers(0, 60), st.integers(0, 60), st.sets(st.sampled_from(COLUMNS), min_size=1))
 @settings(deadline=None)
-def test_columns_that_are_left_out_change_no_other(parts: Any, first: int, end: int, wanted: set[str]) -> None:
+def test_omitted_columns_do_not_change_the_other_columns(parts: Any, first: int, end: int, wanted: set[str]) -> None:
     data = fetched(parts)
     columns = [name for name in COLUMNS if name in wanted]
     found = list(arrow.decode(data, first, end, "t", 7, columns))
@@ -112,7 +112,9 @@ def test_columns_that_are_left_out_change_no_other(parts: Any, first: int, end: 
 
 @given(rows, st.integers(62, 4000), st.sampled_from(Codec), st.integers(0, 3))
 @settings(deadline=None)
-def test_encoders_agree(content: Any, batch_size_max: int, codec: Codec, skipped: int) -> None:
+def test_the_compiled_encoder_agrees_with_the_plain_one(
+    content: Any, batch_size_max: int, codec: Codec, skipped: int
+) -> None:
     table = pa.table(
         {
             "key": pa.array([row[0] for row in content], pa.binary()),
@@ -141,7 +143,7 @@ def test_encoders_agree(content: Any, batch_size_max: int, codec: Codec, skipped
 
 @given(records, st.binary(min_size=1, max_size=8), st.integers(0, 2**31), st.booleans())
 @settings(deadline=None, max_examples=300)
-def test_malformed_records_are_refused_by_both_or_read_alike(
+def test_malformed_records_are_refused_by_both_decoders_or_read_alike(
     content: Any, junk: bytes, where: int, with_headers: bool
 ) -> None:
     batch = build_batch(content)
@@ -170,7 +172,7 @@ def test_malformed_records_are_refused_by_both_or_read_alike(
 
 @given(st.binary(max_size=400))
 @settings(deadline=None)
-def test_any_bytes_are_decoded_alike_or_refused(data: bytes) -> None:
+def test_arbitrary_bytes_decode_to_no_record_or_are_refused(data: bytes) -> None:
     for decoder in (lambda: list(decode_batches(data)), lambda: decode(data, 0, 9, "t", 0)):
         try:
             result = decoder()
@@ -181,7 +183,7 @@ def test_any_bytes_are_decoded_alike_or_refused(data: bytes) -> None:
 
 @given(batches, st.integers(1, 200))
 @settings(deadline=None)
-def test_a_cut_last_batch_waits_for_the_next_fetch(parts: Any, cut: int) -> None:
+def test_an_incomplete_last_batch_is_read_with_the_next_fetch(parts: Any, cut: int) -> None:
     data = fetched(parts)
     whole = list(decode_batches(data))
     first = data[: max(0, len(data) - cut)]
@@ -239,7 +241,9 @@ def test_a_stamp_changes_the_producer_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("position", "value", "end"), [(16, 1, None), (30, 0xFF, 5), (HEADER_SIZE, 0xFF, 5), (11, 0, None)]
 )
-def test_damaged_batch_is_named_after_the_records_before_it(position: int, value: int, end: int | None) -> None:
+def test_damaged_batch_is_reported_with_its_offsets_after_the_records_before_it(
+    position: int, value: int, end: int | None
+) -> None:
     good, bad = (build_batch([NewRecord(b"key", b"value", NOW)] * 2) for _ in range(2))
     patch(bad, 3, 0)
     bad[position] = value
@@ -260,7 +264,7 @@ def test_damaged_batch_is_named_after_the_records_before_it(position: int, value
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("bad", [bad for bad in bad_bodies() if bad.record_count == 2], ids=lambda bad: bad.name)
-def test_batch_that_contradicts_its_header_is_named_by_both(bad: BadBody, codec: Codec) -> None:
+def test_batch_that_contradicts_its_header_is_reported_by_both_decoders(bad: BadBody, codec: Codec) -> None:
     good = sealed(body_of(record(0), record(1)), 2, codec)
     data = bytearray()
     for base, batch in ((10, good), (12, sealed(bad.body, 2, codec)), (14, good)):

@@ -145,7 +145,7 @@ steps = st.lists(
 
 @settings(max_examples=150)
 @given(steps=steps, size=st.integers(1, 6), limits=st.sampled_from([LIMITS, WITH_LETTERS]))
-def test_no_record_is_lost_shared_or_delivered_after_its_acceptance(
+def test_no_record_is_lost_or_acquired_twice_at_a_time_or_delivered_after_its_acceptance(
     steps: list[tuple],  # type: ignore[type-arg]  # hypothesis draws tuples of several shapes
     size: int,
     limits: ShareLimits,

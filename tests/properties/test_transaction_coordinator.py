@@ -2,7 +2,7 @@
 
 Clients of both versions begin, write, end, repeat requests and fence each other.  Batches of newer clients and copies
 of their markers arrive late, the coordinator fails over, and transactions time out.  In the end every transaction must
-be decided, in all its partitions alike, and as its client was told.
+be decided, alike in all its partitions, and with the outcome that its client knows.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class Story:
 
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=150, deadline=None)
-def test_every_transaction_is_decided_as_a_whole_and_as_its_client_was_told(seed: int) -> None:
+def test_every_transaction_has_the_outcome_that_its_client_knows_in_all_partitions(seed: int) -> None:
     story = Story(Random(seed))
     for _ in range(150):
         story.step()
