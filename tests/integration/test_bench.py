@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", BENCHES)
-def test_its_tiny_size_runs(name: str) -> None:
+def test_the_tiny_size_of_each_bench_runs(name: str) -> None:
     kept = RESULTS / f"{name}.json"
     before = kept.stat().st_mtime_ns if kept.exists() else None
     done = subprocess.run(

@@ -109,7 +109,7 @@ def test_the_exit_status_of_a_forked_node_is_known(tmp_path: Path, number: signa
 
 
 @pytest.mark.parametrize("added", [{"PYTHONHASHSEED": "1"}, {"LD_PRELOAD": ""}, {"GRPC_TRACE": "none"}], ids=str)
-def test_another_environment_of_the_interpreter_starts_a_node_in_the_usual_way(
+def test_a_node_with_another_command_or_interpreter_environment_is_not_forked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, added: dict[str, str]
 ) -> None:
     started: list[str] = []

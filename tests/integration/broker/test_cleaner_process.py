@@ -47,7 +47,7 @@ def cleaner(rig: Rig, worker: ProcessWorker) -> LogCleaner:
     return LogCleaner(rig.logs, worker, CleanerLimits(), lambda: 10_000)
 
 
-async def test_the_process_compacts_a_log_and_a_restart_finds_it(rig: Rig) -> None:
+async def test_the_process_compacts_a_log_and_a_restart_keeps_the_result(rig: Rig) -> None:
     log = await filled(rig)
     size = log.size
     worker = ProcessWorker(-1)
@@ -68,7 +68,7 @@ async def test_the_process_compacts_a_log_and_a_restart_finds_it(rig: Rig) -> No
         assert not [one for one in rig.files(rig.log, "cleaned") + rig.files(rig.log, "swap")]
 
 
-async def test_a_bomb_marks_the_log_as_uncleanable(rig: Rig) -> None:
+async def test_a_batch_that_inflates_beyond_the_limit_makes_its_log_uncleanable(rig: Rig) -> None:
     log = rig.create(compacted(2_000))
     batch = build_batch([NewRecord(b"k", bytes(200 << 20), timestamp_ms=1)], Codec.ZSTD)
     log.append_as_leader(batch, 0, 0)
@@ -87,7 +87,7 @@ async def test_a_bomb_marks_the_log_as_uncleanable(rig: Rig) -> None:
     await worker.close()
 
 
-async def test_a_batch_that_is_not_what_its_codec_says_is_uncleanable(rig: Rig) -> None:
+async def test_a_batch_that_its_codec_cannot_open_makes_its_log_uncleanable(rig: Rig) -> None:
     log = await filled(rig)
     batch = bytearray(build_batch([NewRecord(b"k", b"v", timestamp_ms=1)]))
     header = parse_header(batch)
@@ -117,7 +117,9 @@ async def test_the_throttle_limits_the_bytes_per_second(rig: Rig) -> None:
     await worker.close()
 
 
-async def test_a_worker_that_dies_or_hangs_fails_the_job_only(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_ends_hangs_or_reports_nonsense_fails_its_job_and_leaves_the_log_unchanged(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = await filled(rig)
     before = read_all(log)
     wall = log.compaction.dirty(log.config, 10_000)
@@ -142,7 +144,7 @@ async def test_a_worker_that_dies_or_hangs_fails_the_job_only(rig: Rig, monkeypa
     assert read_all(log) == before
 
 
-async def test_the_last_free_space_is_left_to_the_broker(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_worker_fails_rather_than_use_the_last_free_space(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     log = await filled(rig)
     before = read_all(log)
     real = os.fstatvfs(0)
@@ -181,7 +183,7 @@ async def test_a_killed_worker_leaves_no_file(rig: Rig) -> None:
     await worker.close()
 
 
-async def test_an_abandoned_job_ends_with_its_process(rig: Rig) -> None:
+async def test_the_process_of_an_abandoned_job_is_killed(rig: Rig) -> None:
     log = await filled(rig)
     planned = log.compaction.plan(log.config, log.compaction.dirty(log.config, 10_000), 10_000, 1 << 20)
     worker = ProcessWorker(-1)

@@ -50,7 +50,7 @@ async def compact(broker: Broker) -> None:
     assert any(not header.record_count for _, header in iter_headers(read_all(log)))
 
 
-async def test_a_follower_that_was_away_continues_on_a_compacted_leader(cluster: Cluster) -> None:
+async def test_a_follower_that_was_down_continues_to_copy_a_compacted_leader(cluster: Cluster) -> None:
     latest: dict[bytes | None, bytes | None] = {}
     cluster.controller.create("t", (1, 2, 3), **CONFIGS)
     leader = await leading(cluster, 1, "t")

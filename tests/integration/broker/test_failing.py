@@ -63,7 +63,7 @@ async def fetch(process: BrokerProcess, index: int, offset: int) -> int:
     return (await process.role.replicas.fetch(plan)).results[0].error_code
 
 
-async def test_an_error_in_the_body_is_raised_unchanged(tmp_path: Path) -> None:
+async def test_an_error_in_the_body_of_the_brokers_context_is_raised_unchanged(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):  # noqa: PT012
         async with make_broker_process(config(tmp_path), Sources.real()) as process:
             await ready(process)
@@ -74,7 +74,7 @@ def fail(process: BrokerProcess, directory_id: UUID) -> None:
     process.role.logs.events.directory_failed(directory_id, DiskError("no more"))
 
 
-async def test_the_last_disk_ends_the_process(tmp_path: Path) -> None:
+async def test_the_failure_of_the_last_disk_ends_the_process(tmp_path: Path) -> None:
     with pytest.raises(FatalError, match="every data directory"):  # noqa: PT012
         async with make_broker_process(config(tmp_path), Sources.real()) as process:
             await ready(process)

@@ -86,7 +86,7 @@ async def test_a_session_sends_only_changes(leader: Broker) -> None:
     assert (await leader.replicas.fetch(ask(session_epoch=5, forgotten=gone, **session))).results == ()
 
 
-async def test_a_session_out_of_step_is_refused(leader: Broker) -> None:
+async def test_a_fetch_with_a_wrong_session_epoch_or_session_id_is_refused(leader: Broker) -> None:
     opened = await leader.replicas.fetch(ask((0, 3), session_epoch=0))
     wrong = await leader.replicas.fetch(ask(session_epoch=5, session_id=opened.session_id))
     assert (wrong.error_code, wrong.results) == (KafkaCode.INVALID_FETCH_SESSION_EPOCH, ())
@@ -119,7 +119,7 @@ async def test_a_long_poll_ends_with_data_or_at_its_timeout(cluster: Cluster, le
     assert leader.hosted("t").sessions == {}, "no fetch waits any more"
 
 
-async def test_a_long_poll_waits_for_its_minimum(cluster: Cluster, leader: Broker) -> None:
+async def test_a_long_poll_waits_for_its_minimum_of_bytes(cluster: Cluster, leader: Broker) -> None:
     one = len(batch(b"x"))
     plan = ask((1, 0), max_wait_ms=30_000, min_bytes=3 * one)
     waiting = asyncio.create_task(leader.replicas.fetch(plan))
@@ -184,14 +184,14 @@ async def test_the_number_of_concurrent_searches_by_time_is_limited(
         assert (await one).error_code == KafkaCode.NONE
 
 
-async def test_a_minimum_above_the_limit_is_reduced_to_it(leader: Broker) -> None:
+async def test_a_minimum_of_bytes_above_the_maximum_is_reduced_to_the_maximum(leader: Broker) -> None:
     one = len(batch(b"x"))
     await write(leader, 1, b"x")
     reply = await leader.replicas.fetch(ask((1, 0), max_wait_ms=30_000, min_bytes=1 << 30, max_bytes=one))
     assert shown(reply) == {1: (0, True)}
 
 
-async def test_a_cancelled_long_poll_leaves_nothing_behind(cluster: Cluster, leader: Broker) -> None:
+async def test_a_cancelled_long_poll_leaves_no_parked_fetch_and_no_session(cluster: Cluster, leader: Broker) -> None:
     waiting = asyncio.create_task(leader.replicas.fetch(ask((0, 3), max_wait_ms=30_000)))
     await cluster.until(lambda: leader.replicas.fetches.parked == 1, "parked")
     waiting.cancel()
@@ -246,7 +246,7 @@ async def test_a_fetch_of_a_broker_without_a_replica_is_refused(leader: Broker) 
     assert shown(reply) == {0: (KafkaCode.UNKNOWN_LEADER_EPOCH, False)}
 
 
-async def test_a_fetch_of_another_history_is_answered_with_the_divergence(leader: Broker) -> None:
+async def test_a_fetch_from_a_diverging_position_is_answered_with_the_diverging_epoch(leader: Broker) -> None:
     partition = FetchPartition(None, "t", 0, 9, 1 << 20, last_fetched_epoch=0)
     plan = FetchPlan((partition,), max_wait_ms=30_000, min_bytes=1, max_bytes=1 << 20)
     result = (await leader.replicas.fetch(plan)).results[0]

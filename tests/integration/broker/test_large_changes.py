@@ -61,7 +61,7 @@ def reload(cluster: Cluster) -> None:
     cluster[1].role.follower.on_batch(image, image, None, image.end_offset, image.end_offset, 0)
 
 
-async def test_nothing_is_done_for_all_partitions_in_one_turn_of_the_loop(
+async def test_changes_of_many_partitions_let_other_tasks_run_between_partitions(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With turns of no length each step on each partition has its own, so heartbeats go between any two of them.
@@ -104,7 +104,9 @@ async def test_isr_changes_of_many_partitions_share_requests(tmp_path: Path) -> 
         assert 1 <= len(asked) <= COUNT // 20
 
 
-async def test_a_request_is_limited_and_the_rest_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_isr_request_names_a_limited_number_of_partitions_and_later_requests_name_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(isr, "ITEMS_MAX", 7)
     sizes: list[int] = []
     async with Cluster(tmp_path, count=2, lag_max_ms=300) as cluster:

@@ -46,7 +46,9 @@ async def fill(cluster: DevCluster) -> None:
             await (await producer.send("t", 0, build_batch([NewRecord(None, VALUE, EPOCH_MS)])))
 
 
-async def test_a_broker_that_ended_because_its_disk_is_full(tmp_path: Path, small_disk: Path) -> None:
+async def test_doctor_and_the_next_start_name_the_full_disk_that_ended_a_broker(
+    tmp_path: Path, small_disk: Path
+) -> None:
     cluster = plan(tmp_path, voters=1, brokers=2, broker_session_timeout_ms=3_000)
     node = node_of(cluster, BROKER)
     node.data_dir = node.command[node.command.index("--data-dir") + 1] = str(small_disk / "data")

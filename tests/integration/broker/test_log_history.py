@@ -44,7 +44,7 @@ GOOD = History(
 )
 
 
-def test_a_history_without_anomalies() -> None:
+def test_a_history_without_anomalies_is_accepted() -> None:
     assert anomalies(GOOD) == []
 
 
@@ -186,7 +186,7 @@ async def partition_leader(cluster: DevCluster, index: int) -> Node:
 
 async def pause(node: Node) -> None:
     processes.send(node.pid, SIGSTOP)
-    await asyncio.sleep(PAUSE_S)  # not a wait for anything: this is the fault
+    await asyncio.sleep(PAUSE_S)  # this is the fault, not a wait for a condition
     processes.send(node.pid, SIGCONT)
 
 

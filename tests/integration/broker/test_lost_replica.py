@@ -54,7 +54,7 @@ async def as_a_crash_leaves_it(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_a_missing_folder_is_refilled_only_on_request(cluster: Cluster, clean: bool) -> None:
+async def test_a_replica_whose_folder_is_missing_is_copied_again_only_on_request(cluster: Cluster, clean: bool) -> None:
     topic = cluster.controller.create("t", (1, 2))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")
@@ -127,7 +127,9 @@ async def test_a_loss_is_reported_although_the_topic_got_another_id(cluster: Clu
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_a_replica_that_returns_after_a_directory_failed_is_the_newer_copy(tmp_path: Path, clean: bool) -> None:
+async def test_the_newer_copy_of_a_replica_is_used_when_a_failed_directory_with_an_older_one_recovers(
+    tmp_path: Path, clean: bool
+) -> None:
     limits = ReplicaLimits(fetcher_backoff_max_ms=100)
     async with Cluster(tmp_path, 3, limits=limits, directories=2) as cluster:
         topic = cluster.controller.create("t", (1, 2))

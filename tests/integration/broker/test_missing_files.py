@@ -166,7 +166,7 @@ def test_every_file_that_a_clean_stop_leaves_is_in_the_table(stopped: dict[str, 
 
 
 @pytest.mark.parametrize(("kind", "pattern", "how"), CASES)
-async def test_a_lost_file_is_refused_by_name_or_repaired(
+async def test_a_start_with_a_deleted_or_emptied_file_is_refused_by_name_or_repairs_the_file(
     stopped: dict[str, Path], tmp_path: Path, kind: str, pattern: str, how: str
 ) -> None:
     shutil.copytree(stopped[kind], tmp_path, dirs_exist_ok=True)
@@ -201,7 +201,7 @@ async def test_a_lost_file_is_refused_by_name_or_repaired(
 
 
 async def assert_serves(node: BrokerProcess, lost: Path, outcome: str) -> None:
-    """Return all records of both partitions, or of the second one alone."""
+    """Check that the node reads and writes both partitions, or only the second one if the first one is offline."""
     assert set(await read(node, 1)) == {KafkaCode.NONE}
     assert await write(node, 1, RECORDS) == KafkaCode.NONE
     codes = await read(node, 0)

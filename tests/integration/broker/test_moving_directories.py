@@ -131,7 +131,9 @@ async def test_replicas_move_to_the_other_directory_under_load_and_after_a_kill(
         assert [os.listdir(f"{path}/futures") for path in paths] == [[], []]
 
 
-async def test_a_plan_with_directories_moves_a_replica_there_and_back(tmp_path: Path) -> None:
+async def test_a_reassignment_plan_with_directories_moves_a_replica_to_another_directory_and_back(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path, tmp_path / "second", brokers=1) as cluster:
         paths = [os.path.abspath(path) for path in node_of(cluster, BROKER).data_dir.split(",")]  # noqa: ASYNC240
         await done(cluster, "topics", "create", TOPIC, "--partitions", "1", "--replication-factor", "1")

@@ -26,7 +26,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def resize(cluster: Cluster, name: str, count: int) -> UUID:
-    """Add or remove partitions; returns the topic's id afterwards."""
+    """Add or remove partitions, and return the topic's id afterwards."""
     numbers = iter(range(cluster.controller.image.end_offset << 8, 1 << 60))
     topic = cluster.controller.image.topic(name)
     assert topic is not None
@@ -135,7 +135,7 @@ async def test_a_broker_that_was_down_keeps_the_remaining_partitions(cluster: Cl
     await cluster.controller.until(lambda image: 3 in cluster.controller.partition(last).isr)
 
 
-async def test_after_a_restart_of_all_the_folders_are_found_by_the_first_id(cluster: Cluster) -> None:
+async def test_folders_of_a_topic_whose_id_changed_are_found_after_a_restart_of_all_brokers(cluster: Cluster) -> None:
     cluster.controller.create("t", BROKERS, (2, 3, 1))
     await written(cluster, b"a")
     last = resize(cluster, "t", 1)
@@ -151,7 +151,7 @@ async def test_after_a_restart_of_all_the_folders_are_found_by_the_first_id(clus
     await cluster.until(lambda: everywhere(cluster, [b"a", b"b", b"c"]), "the same on every disk")
 
 
-async def test_a_topic_of_the_same_name_is_another(cluster: Cluster) -> None:
+async def test_a_topic_that_was_deleted_and_created_again_serves_no_old_records(cluster: Cluster) -> None:
     """The topic was renewed, deleted and created again: nothing of the old one is served."""
     cluster.controller.create("t", BROKERS, (2, 3, 1))
     await written(cluster, b"old")
@@ -163,7 +163,7 @@ async def test_a_topic_of_the_same_name_is_another(cluster: Cluster) -> None:
     assert everywhere(cluster, [b"new"])
 
 
-async def test_a_consumer_by_name_continues_and_one_by_id_gets_an_error(cluster: Cluster) -> None:
+async def test_a_fetch_by_topic_name_continues_and_a_fetch_by_the_old_topic_id_gets_an_error(cluster: Cluster) -> None:
     first = cluster.controller.create("t", BROKERS, (2, 3, 1))
     await applied(cluster, first, 2)
     await written(cluster, b"a")

@@ -94,7 +94,7 @@ async def test_a_standalone_broker_keeps_its_data_through_restarts(tmp_path: Pat
         assert not process.is_ready()[0]
 
 
-async def test_a_port_in_use_is_named_and_nothing_is_left_open(tmp_path: Path) -> None:
+async def test_the_refusal_of_a_port_in_use_names_the_port_and_leaves_nothing_open(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     async with make_broker_process(standalone(tmp_path / "1", Address("127.0.0.1", port)), Sources.real()):
         with pytest.raises(ConfigError, match=str(port)):
@@ -128,7 +128,7 @@ async def test_a_broker_without_a_cluster_can_be_stopped(tmp_path: Path) -> None
             assert reasons["broker"] == "not registered yet"
 
 
-async def test_three_voters_and_three_brokers_carry_writes_through_failures(tmp_path: Path) -> None:
+async def test_writes_survive_a_kill_of_a_partition_leader_and_of_the_active_controller(tmp_path: Path) -> None:
     async with WholeCluster(tmp_path) as cluster:
         await cluster.create("t", partitions=3)
         assert await asyncio.to_thread(produce, cluster.bootstrap, "t", 3_000, 0, 3) == []
@@ -179,7 +179,7 @@ async def test_a_graceful_stop_moves_the_leaderships_first(tmp_path: Path) -> No
         assert result.error_code == KafkaCode.NONE
 
 
-async def test_the_whole_cluster_may_stop_and_restart(tmp_path: Path) -> None:
+async def test_records_survive_a_restart_of_the_whole_cluster(tmp_path: Path) -> None:
     cluster = WholeCluster(tmp_path)
     async with cluster:
         await cluster.create("t", partitions=3)

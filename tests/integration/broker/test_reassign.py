@@ -51,7 +51,7 @@ def is_removed(broker: Broker, topic: str) -> bool:
     return broker.table.find(topic, 0) is None
 
 
-async def test_all_replicas_move_and_nothing_is_lost(cluster: Cluster) -> None:
+async def test_all_replicas_move_and_no_record_is_lost(cluster: Cluster) -> None:
     cluster.controller.create("t", (1, 2))
     leader = await leading(cluster, 1, "t")
     values = [b"%d" % number for number in range(50)]
@@ -64,7 +64,7 @@ async def test_all_replicas_move_and_nothing_is_lost(cluster: Cluster) -> None:
     for broker_id in (3, 4):
         assert values_of(cluster[broker_id].hosted("t")) == [*values, b"more"]
     for broker_id in (1, 2):
-        await cluster.until(partial(is_removed, cluster[broker_id], "t"), f"{broker_id} has let go")
+        await cluster.until(partial(is_removed, cluster[broker_id], "t"), f"{broker_id} has removed its replica")
         assert not cluster[broker_id].context.logs.logs
         assert len(cluster[broker_id].context.logs.strays()) == 1
 
@@ -100,14 +100,14 @@ async def test_a_cancelled_reassignment_leaves_no_replica_behind(cluster: Cluste
     await cluster.controller.until(is_in_sync(4, "t"))
     cluster.controller.reassign("t")
     assert set(cluster.controller.partition(topic).replica_ids) == {1, 2}
-    await cluster.until(lambda: cluster[4].table.find("t", 0) is None, "4 has let go")
+    await cluster.until(lambda: cluster[4].table.find("t", 0) is None, "4 has removed its replica")
     epoch = cluster.controller.partition(topic).leader_epoch
     leader = await leading(cluster, 1, "t", epoch)
     await written(leader, "t", b"b")
     assert values_of(cluster[2].hosted("t")) == [b"a", b"b"]
 
 
-async def test_a_replica_that_returns_soon_starts_over(cluster: Cluster) -> None:
+async def test_a_replica_that_was_removed_and_added_again_unnoticed_starts_over(cluster: Cluster) -> None:
     """The broker learns of neither move.  Its replica must not be treated as one that never left."""
     cluster.controller.create("t", (1, 2))
     leader = await leading(cluster, 1, "t")
@@ -149,7 +149,7 @@ def _throttled(image: ClusterImage, rate: int) -> Decision[Reassigned]:
     return alter_reassignments(image, [], throttle=rate)
 
 
-async def test_a_replica_that_has_joined_is_not_slowed(cluster: Cluster) -> None:
+async def test_a_throttle_does_not_slow_an_added_replica_that_is_in_sync(cluster: Cluster) -> None:
     """It is in the ISR while another added replica is not yet, and each write waits for it."""
     cluster.controller.create("t", (1,))
     leader = await leading(cluster, 1, "t")
@@ -163,7 +163,7 @@ async def test_a_replica_that_has_joined_is_not_slowed(cluster: Cluster) -> None
     assert cluster[3].log("t").end_offset == 6
 
 
-async def test_a_target_broker_that_is_killed_and_restarts(cluster: Cluster) -> None:
+async def test_a_reassignment_ends_although_a_target_broker_is_killed_and_restarts(cluster: Cluster) -> None:
     topic = cluster.controller.create("t", (1, 2))
     leader = await leading(cluster, 1, "t")
     for _ in range(20):

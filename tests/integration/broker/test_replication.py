@@ -34,7 +34,7 @@ async def write(broker: Broker, topic: str, *values: bytes, acks: int = ALL, tim
 
 
 async def written(broker: Broker, topic: str, *values: bytes) -> int:
-    """Write with acks=all, which must succeed; returns the base offset."""
+    """Write with acks=all, which must succeed, and return the base offset."""
     result = await write(broker, topic, *values)
     assert result.error_code == KafkaCode.NONE, result
     return result.base_offset
@@ -89,7 +89,7 @@ async def test_writes_are_answered_in_order_while_many_are_under_way(cluster: Cl
     assert values_of(cluster[3].hosted("t")) == [b"%d" % number for number in range(200)]
 
 
-async def test_consumers_see_what_is_committed_and_are_woken_by_it(cluster: Cluster) -> None:
+async def test_a_waiting_fetch_of_a_consumer_is_answered_when_a_record_is_committed(cluster: Cluster) -> None:
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     waiting = asyncio.create_task(fetch(leader, "t", 0, max_wait_ms=10_000))
@@ -345,7 +345,7 @@ async def test_the_latest_offset_is_unknown_until_the_new_leader_has_caught_up(c
     assert cluster.controller.partition(topic_id).leader == 2
 
 
-async def test_duplicates_wait_like_the_original(cluster: Cluster) -> None:
+async def test_a_duplicate_batch_waits_for_its_replication_like_the_original(cluster: Cluster) -> None:
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     first = batch(b"a", producer=(9, 0, 0))
@@ -371,10 +371,10 @@ async def test_a_deleted_topic_is_removed_and_its_name_can_be_used_again(cluster
     await cluster.until(lambda: leader.replicas.fetches.parked >= 3, "parked, with both followers")
     cluster.controller.delete(first)
     assert (await waiting).error_code in (KafkaCode.UNKNOWN_TOPIC_OR_PARTITION, KafkaCode.NOT_LEADER_OR_FOLLOWER)
-    await cluster.until(lambda: cluster[3].table.find("t", 0) is None, "gone")
+    await cluster.until(lambda: cluster[3].table.find("t", 0) is None, "deleted")
     assert (await write(leader, "t", b"x")).error_code == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
     second = cluster.controller.create("t", (1, 2, 3))
-    await cluster.until(lambda: leader.table.find(second, 0) is not None, "anew")
+    await cluster.until(lambda: leader.table.find(second, 0) is not None, "created again")
     await leading(cluster, 1, "t")
     assert await written(leader, "t", b"new") == 0
     assert values_of(cluster[2].hosted("t")) == [b"new"]
@@ -462,7 +462,7 @@ async def test_a_graceful_stop_hands_leaderships_over_first(cluster: Cluster) ->
     assert leader.role._previous_epoch >= 0, "it reports that its last stop was clean"
 
 
-async def test_all_brokers_may_stop_and_restart(cluster: Cluster) -> None:
+async def test_records_survive_a_kill_of_all_brokers(cluster: Cluster) -> None:
     topic_id = cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a", b"b")

@@ -48,7 +48,7 @@ async def test_a_config_stays_with_a_topic_that_gets_another_id_meanwhile(
     assert log.config.retention_ms == -1
 
 
-async def test_a_lower_minimum_commits_waiting_records(cluster: Cluster) -> None:
+async def test_a_lower_min_insync_replicas_commits_waiting_records(cluster: Cluster) -> None:
     cluster.controller.create("t", (1, 2), min_insync_replicas="1")
     leader = cluster[1]
     await cluster.until(lambda: (found := leader.table.find("t", 0)) is not None and found.leader is not None)
@@ -56,10 +56,10 @@ async def test_a_lower_minimum_commits_waiting_records(cluster: Cluster) -> None
     cluster.controller.fence(2)
     configure(cluster, "t", "min.insync.replicas", "2")
     hosted = leader.hosted("t")
-    await cluster.until(lambda: hosted.leader is not None and hosted.leader.min_isr == 2, "taken over")
+    await cluster.until(lambda: hosted.leader is not None and hosted.leader.min_isr == 2, "applied")
     written = await leader.replicas.produce("t", 0, memoryview(batch(b"a")), 1, 10_000)
     assert written.error_code == KafkaCode.NONE
     assert (await leader.replicas.list_offset("t", 0, LATEST_TIMESTAMP)).offset == 0
     configure(cluster, "t", "min.insync.replicas", "1")
-    await cluster.until(lambda: hosted.leader is not None and hosted.leader.min_isr == 1, "taken over")
+    await cluster.until(lambda: hosted.leader is not None and hosted.leader.min_isr == 1, "applied")
     assert (await leader.replicas.list_offset("t", 0, LATEST_TIMESTAMP)).offset == 1

@@ -87,7 +87,7 @@ async def test_a_resumed_leader_acknowledges_nothing_before_it_learns_of_the_new
     assert old.context.counters.truncations == 0
 
 
-async def test_without_a_controller_a_resumed_leader_waits_for_one_heartbeat(cluster: Cluster) -> None:
+async def test_a_resumed_leader_serves_again_after_one_heartbeat_that_no_controller_answers(cluster: Cluster) -> None:
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     cluster.controller.cut.add(1)
@@ -173,7 +173,7 @@ async def test_a_resumed_process_refuses_requests_that_waited_in_its_sockets(tmp
         assert "log truncated" not in said
 
 
-async def test_a_resumed_process_does_not_take_its_own_replaced_controller_for_the_active_one(tmp_path: Path) -> None:
+async def test_a_resumed_process_does_not_treat_its_own_deposed_controller_as_the_active_one(tmp_path: Path) -> None:
     """The broker asks it first, because it is in the same process."""
     settings = {"broker_session_timeout_ms": 1_500, "broker_heartbeat_interval_ms": 300}
     brokers = (11, 12, 13)

@@ -50,7 +50,7 @@ def written(producer: Producer, topic: str, count: int) -> dict[int, int]:
     return found
 
 
-def test_partitions_are_added_and_removed_under_librdkafka(standalone: Server, kctl: Kctl) -> None:
+def test_a_librdkafka_producer_follows_added_and_removed_partitions(standalone: Server, kctl: Kctl) -> None:
     assert kctl("topics", "create", "counts", "--partitions", "2", "--replication-factor", "1").returncode == 0
     settings = {"bootstrap.servers": standalone.fields["kafka"], "topic.metadata.refresh.interval.ms": 200}
     producer = Producer({**settings, "acks": "all"})
@@ -129,7 +129,7 @@ def test_partitions_are_added_and_removed_under_librdkafka(standalone: Server, k
         (("brokers", "unregister", "-1"), 2, "USAGE"),
     ],
 )
-def test_refusals_have_their_error_and_exit_code(
+def test_a_refused_command_has_its_error_code_and_exit_status(
     standalone: Server, kctl: Kctl, arguments: tuple[str, ...], code: int, word: str
 ) -> None:
     kctl("topics", "create", "refusals", "--partitions", "2", "--replication-factor", "1")
@@ -170,7 +170,7 @@ def test_configs_are_set_shown_and_reset(standalone: Server, kctl: Kctl) -> None
     assert "true or false" in table.stdout
 
 
-def test_an_election_that_is_not_needed(standalone: Server, kctl: Kctl) -> None:
+def test_an_election_that_is_not_needed_succeeds_without_a_change(standalone: Server, kctl: Kctl) -> None:
     assert kctl("topics", "create", "led", "--partitions", "2", "--replication-factor", "1", "--wait").returncode == 0
     found = document(kctl("elect-leaders", "--preferred", "--topic", "led", "-o", "json"))
     assert found["changed"] is False
@@ -181,7 +181,7 @@ def test_an_election_that_is_not_needed(standalone: Server, kctl: Kctl) -> None:
     assert (everything.returncode, everything.stdout) == (0, "no partition needs an election\n")
 
 
-def test_admin_clients_of_kafka(standalone: Server, kctl: Kctl) -> None:
+def test_admin_clients_of_kafka_add_partitions_alter_configs_and_elect_leaders(standalone: Server, kctl: Kctl) -> None:
     assert (
         kctl("topics", "create", "kadmin", "--partitions", "1", "--replication-factor", "1", "--wait").returncode == 0
     )

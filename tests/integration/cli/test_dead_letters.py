@@ -65,7 +65,7 @@ async def starts(cluster: DevCluster) -> list[int | None]:
 
 
 @pytest.mark.timeout(400)
-async def test_letters_survive_a_leader_and_wait_for_their_topic(tmp_path: Path) -> None:
+async def test_dead_letters_wait_for_their_topic_and_are_written_although_a_leader_was_killed(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, "configs", "set", "--cluster", "default.replication.factor=2",
                    "share.auto.offset.reset=earliest", "group.share.delivery.count.limit=2",
@@ -81,11 +81,11 @@ async def test_letters_survive_a_leader_and_wait_for_their_topic(tmp_path: Path)
         await work(cluster, everything, give_up=True)
         assert await starts(cluster) == [REJECTED] * PARTITIONS, "the records count as lag until they have letters"
 
-        # The topic is missing, so the letters wait, and people see that.
+        # The topic is missing, so the letters wait, and doctor reports this.
         found = await shown(cluster, "DEAD_LETTERS_FAIL")
         assert f"topic {LETTERS} does not exist" in found["cause"]
 
-        # A leader dies.  No member fetches, so share coordinators remind its successor of the missing letters.
+        # A leader is killed.  No member fetches, so share coordinators remind its successor of the missing letters.
         await kill(node_of(cluster, 11))
         await shell(cluster, f"kctl topics create {LETTERS} --assignment 12:13,13:12,12:13 "
                              "--config errors.deadletterqueue.group.enable=true")  # fmt: skip
@@ -106,7 +106,7 @@ async def test_letters_survive_a_leader_and_wait_for_their_topic(tmp_path: Path)
                 assert count == (b"1" if offset == REJECTED else b"2")
 
 
-async def test_each_cause_of_failing_letters_is_removed(tmp_path: Path) -> None:
+async def test_the_commands_of_doctor_remove_each_cause_of_failing_dead_letters(tmp_path: Path) -> None:
     """Each command that the finding prints runs as printed, and removes the finding."""
     async with running(tmp_path, voters=1, brokers=1, **FAST) as cluster:
         await done(cluster, "configs", "set", "--cluster", "share.auto.offset.reset=earliest",

@@ -1,4 +1,4 @@
-"""`kctl dev`: a whole cluster of processes, up, again, and down without a trace."""
+"""`kctl dev`: a whole cluster of processes is started, repaired, and stopped without leftovers."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def start(cluster: DevCluster, node: Node) -> None:
     await clusters.ready(node)
 
 
-async def test_findings_about_a_cluster_under_failures(tmp_path: Path) -> None:
+async def test_doctor_reports_single_replicas_killed_brokers_and_hanging_brokers(tmp_path: Path) -> None:
     async with running(tmp_path, brokers=3, **FAST) as cluster:
         await done(cluster, "topics", "create", "orders", "--partitions", "3", "--replication-factor", "3", "--wait")
         await until(cluster, set())
@@ -93,7 +93,7 @@ async def test_findings_about_a_cluster_under_failures(tmp_path: Path) -> None:
         await until(cluster, {"REPLICATION_FACTOR_1"})
 
 
-async def test_voters_that_fail_one_after_the_other(tmp_path: Path) -> None:
+async def test_doctor_reports_voters_that_fail_one_after_the_other(tmp_path: Path) -> None:
     async with running(tmp_path, brokers=1) as cluster:
         await until(cluster, set())
         leader = await leader_of(cluster)
@@ -128,7 +128,7 @@ async def test_voters_that_fail_one_after_the_other(tmp_path: Path) -> None:
         await until(cluster, set())
 
 
-async def test_a_reassignment_that_is_blocked(tmp_path: Path) -> None:
+async def test_doctor_reports_the_cause_of_a_blocked_reassignment(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await until(cluster, {"ONE_VOTER"})
         await done(cluster, "topics", "create", "t", "--assignment", "11:12", "--wait")

@@ -101,7 +101,7 @@ async def led(cluster: DevCluster, topic: str, leader: int | None, *, isr: list[
     await wait_until(is_so, TIMEOUT_S, f"{topic}-0: leader {leader}, in sync {isr}")
 
 
-async def test_commands_of_advice_run_as_printed(tmp_path: Path) -> None:
+async def test_the_commands_that_doctor_prints_as_advice_run_unchanged(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, "topics", "create", "alone", "--assignment", "12", "--wait")
         await done(cluster, "topics", "create", "single", "--assignment", "13,11", "--wait")
@@ -121,7 +121,7 @@ async def test_commands_of_advice_run_as_printed(tmp_path: Path) -> None:
         await until(cluster, ALWAYS)
 
 
-async def test_brokers_that_are_lost_are_replaced(tmp_path: Path) -> None:
+async def test_the_commands_of_doctor_replace_a_lost_broker(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=4, **FAST) as cluster:
         for topic in ("a", "b"):
             await done(cluster, "topics", "create", topic, "--assignment", "12:13:14,13:14:12", "--wait")
@@ -137,7 +137,7 @@ async def test_brokers_that_are_lost_are_replaced(tmp_path: Path) -> None:
         await until(cluster, ALWAYS, besides=frozenset({"MIN_ISR_IS_ALL"}))
 
 
-async def test_the_records_of_a_lost_last_replica_are_given_up(tmp_path: Path) -> None:
+async def test_the_last_resort_of_doctor_gives_up_the_records_of_a_lost_last_replica(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, "topics", "create", "pair", "--assignment", "12:13", "--wait")
         for broker_id, leader in ((13, 12), (12, None)):
@@ -149,7 +149,7 @@ async def test_the_records_of_a_lost_last_replica_are_given_up(tmp_path: Path) -
         await heal(cluster, "OFFLINE")
 
 
-async def test_lost_replicas_are_recreated(tmp_path: Path) -> None:
+async def test_the_commands_of_doctor_recreate_lost_replicas(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, "topics", "create", "t", "--assignment", "11:12:13", "--wait")
         await done(cluster, "topics", "create", "pair", "--assignment", "11:12", "--wait")
@@ -180,7 +180,7 @@ async def test_lost_replicas_are_recreated(tmp_path: Path) -> None:
         await until(cluster, ALWAYS | {"REPLICATION_FACTOR_1"})
 
 
-async def test_voters_are_made_and_replaced(tmp_path: Path) -> None:
+async def test_the_commands_of_doctor_add_and_replace_voters(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await heal(cluster, "ONE_VOTER")
         await until(cluster, set())
@@ -203,7 +203,7 @@ async def test_voters_are_made_and_replaced(tmp_path: Path) -> None:
         await until(cluster, set())
 
 
-async def test_a_partition_below_its_minimum_is_writable_again(tmp_path: Path) -> None:
+async def test_a_partition_below_min_insync_replicas_becomes_writable_by_the_steps_of_doctor(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(
             cluster, "topics", "create", "t", "--assignment", "11:12", "--config", "min.insync.replicas=2", "--wait"
@@ -221,7 +221,7 @@ async def test_a_partition_below_its_minimum_is_writable_again(tmp_path: Path) -
         assert sorted(topic["partitions"][0]["isr"]) == [11, 13]
 
 
-async def test_without_another_broker_the_minimum_is_lowered(tmp_path: Path) -> None:
+async def test_doctor_lowers_min_insync_replicas_if_no_other_broker_exists(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=2, **FAST) as cluster:
         for topic in ("tight", "tight-too"):
             placed = ("--assignment", "11:12", "--config", "min.insync.replicas=2")
@@ -329,7 +329,7 @@ async def test_a_voter_that_is_down_is_started_or_replaced(tmp_path: Path) -> No
         await until(cluster, {"NO_BROKERS"})
 
 
-async def test_one_of_four_voters_is_removed(tmp_path: Path) -> None:
+async def test_the_command_of_doctor_removes_one_of_four_voters(tmp_path: Path) -> None:
     async with running(tmp_path, voters=4, **FAST) as cluster:
         finding = await heal(cluster, "EVEN_VOTERS")
         assert finding["next"].startswith("remove one: kctl remove-voter ")
@@ -337,7 +337,7 @@ async def test_one_of_four_voters_is_removed(tmp_path: Path) -> None:
         await until(cluster, {"NO_BROKERS"})
 
 
-async def test_a_target_that_is_not_reached_continues_or_is_cancelled(tmp_path: Path) -> None:
+async def test_a_change_of_voters_that_doctor_reports_as_blocked_continues_or_is_cancelled(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, joining=2, **FAST) as cluster:
         newcomer = node_of(cluster, 3)
         await killed_midway(cluster, newcomer)
@@ -367,7 +367,7 @@ async def killed_midway(cluster: DevCluster, newcomer: Node) -> None:
     raise AssertionError("the target was always reached before the node was killed")
 
 
-async def test_the_first_broker_is_started(tmp_path: Path) -> None:
+async def test_the_command_of_doctor_starts_the_first_broker(tmp_path: Path) -> None:
     """As printed, except for the port of Kafka clients: 9092 may be in use on this machine."""
     async with running(tmp_path, voters=1, **FAST) as cluster:
         finding = (await until(cluster, ALWAYS | {"NO_BROKERS"}))["NO_BROKERS"][0]
@@ -390,7 +390,7 @@ async def test_the_first_broker_is_started(tmp_path: Path) -> None:
         assert broker.returncode == 0
 
 
-async def test_the_remaining_founders_are_started(tmp_path: Path) -> None:
+async def test_doctor_requests_the_start_of_the_remaining_founders(tmp_path: Path) -> None:
     cluster = clusters.plan(tmp_path, **FAST)
     first = cluster.nodes[0]
     try:
@@ -406,7 +406,7 @@ async def test_the_remaining_founders_are_started(tmp_path: Path) -> None:
                 await clusters.kill(node)
 
 
-async def test_wrong_addresses_and_ids_are_corrected(tmp_path: Path) -> None:
+async def test_doctor_reports_wrong_addresses_and_duplicate_node_ids_until_they_are_corrected(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, **FAST) as cluster:
         (voter,) = cluster.nodes
         ours = ("--controllers", voter.control)

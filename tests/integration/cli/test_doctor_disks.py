@@ -55,7 +55,9 @@ async def opened(node: Node) -> None:
     await wait_until(answers, TIMEOUT_S, f"{node.name} has opened its disk", 0.05)
 
 
-async def test_a_leader_whose_disk_reads_nothing_hands_over(tmp_path: Path, library: Path) -> None:
+async def test_the_command_of_doctor_moves_leadership_from_a_voter_whose_reads_hang(
+    tmp_path: Path, library: Path
+) -> None:
     """It is elected, and the first record of its epoch is committed, but it cannot apply the log before that."""
     async with running(tmp_path, brokers=1, **FAST) as cluster:
         # A batch that is larger than a page of the database, so that opening the database does not read all of it.
@@ -84,7 +86,9 @@ async def test_a_leader_whose_disk_reads_nothing_hands_over(tmp_path: Path, libr
         await until(cluster, {"REPLICATION_FACTOR_1"})
 
 
-async def test_a_leader_with_a_slow_disk_hands_over(tmp_path: Path, library: Path) -> None:
+async def test_the_command_of_doctor_moves_leadership_from_a_voter_with_a_slow_disk(
+    tmp_path: Path, library: Path
+) -> None:
     planned = clusters.plan(tmp_path, **FAST)
     disks = {node.id: BadDisk(library, node) for node in planned.nodes}
     async with started(planned) as cluster:

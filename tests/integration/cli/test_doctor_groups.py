@@ -54,7 +54,7 @@ def produce_until(group: Group, stop: threading.Event) -> None:
     producer.flush(TIMEOUT_S)
 
 
-async def test_findings_about_groups(tmp_path: Path) -> None:
+async def test_doctor_reports_flapping_groups_growing_lag_and_under_replicated_offsets(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, *MAKE_QUICK, "default.replication.factor=2", "offsets.topic.num.partitions=4")
         with group_of(cluster.bootstrap, replicas=2) as group:

@@ -123,7 +123,7 @@ def test_an_unclean_election_is_made_on_request(start_node: StartServer, tmp_pat
     assert brokers.partition("u") == (3, [3], [])
 
 
-def test_a_lost_broker_is_unregistered(start_node: StartServer, tmp_path: Path) -> None:
+def test_a_stopped_broker_is_unregistered_once_it_has_no_replicas(start_node: StartServer, tmp_path: Path) -> None:
     brokers = Brokers(start_node, tmp_path)
     brokers.ok("topics", "create", "v", "--assignment", "3", "--wait")
     assert brokers.servers[3].stop() == 0

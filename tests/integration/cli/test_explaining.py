@@ -150,7 +150,7 @@ def test_a_killed_leader_is_explained_from_its_fencing_to_its_return(night: Nigh
     assert last == told["chain"][-1]
 
 
-def test_impossible_explanations_are_refused_by_name(night: Night) -> None:
+def test_explanations_of_partitions_that_do_not_exist_are_refused(night: Night) -> None:
     for text, code in (("no-0", 3), ("no", 2), ("no-x", 2)):
         done = night.kctl("explain", text, "-o", "json")
         assert done.returncode == code, done.stderr
@@ -167,7 +167,7 @@ def changes(follow: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def test_state_changes_are_followed(night: Night) -> None:
+def test_kctl_follows_state_changes_with_the_times_at_each_broker(night: Night) -> None:
     arguments = ("--controllers", night.control, "state-changes", "--follow", "--patience", "8", "-o", "json")
     with subprocess.Popen(
         command("kctl", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()

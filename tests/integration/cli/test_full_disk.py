@@ -58,7 +58,9 @@ def read(server: Server, count: int) -> dict[int, bytes]:
     return found
 
 
-def test_a_full_disk_exits_with_7_and_loses_nothing(start_server: StartServer, small_disk: Path) -> None:
+def test_a_broker_with_a_full_disk_exits_with_7_and_loses_no_acknowledged_record(
+    start_server: StartServer, small_disk: Path
+) -> None:
     server = start_server("broker", "--standalone", "--data-dir", small_disk / "data", *ANYWHERE)
     acknowledged = fill(server)
     assert 0 < len(acknowledged) < RECORDS

@@ -34,7 +34,7 @@ def read_half(group: Group) -> None:
     group.produce(RECORDS)
 
 
-async def test_a_group_is_shown_reset_and_deleted(tmp_path: Path) -> None:
+async def test_kctl_shows_resets_and_deletes_a_group(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=2, **FAST) as cluster:
         await done(cluster, "configs", "set", "--cluster", "default.replication.factor=2")
         await done(cluster, *MAKE_QUICK)
@@ -129,7 +129,7 @@ class Following:
             await self._reader
 
 
-async def test_lag_is_followed_through_the_death_of_the_coordinator(tmp_path: Path) -> None:
+async def test_kctl_follows_the_lag_of_a_group_although_its_coordinator_is_killed(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, *MAKE_QUICK)
         with group_of(cluster.bootstrap, replicas=3) as group:

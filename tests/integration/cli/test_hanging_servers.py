@@ -47,7 +47,7 @@ def test_a_command_ends_within_its_timeout(hanging: str, arguments: tuple[str, .
 
 
 @pytest.mark.quiet  # kctl has to start within the time that it is given
-def test_a_resolver_that_does_not_answer_is_not_waited_for() -> None:
+def test_a_resolver_that_does_not_answer_does_not_delay_the_end_of_a_command() -> None:
     """The look-up of a name runs in a thread, which cannot be cancelled."""
     program = (
         "import socket, sys, threading; look_up = socket.getaddrinfo\n"

@@ -1,4 +1,4 @@
-"""What Kafka's tools ask: voters of a real quorum, configs of a broker, security that is off, changed batches."""
+"""Requests of Kafka's tools: voters of a real quorum, configs of a broker, disabled security, changed batches."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ async def disk_of(client: RawClient, node_id: int) -> UUID:
             await asyncio.sleep(0.1)
 
 
-async def test_a_voter_is_added_and_removed(standalone: Server, start_server: StartServer, tmp_path: Path) -> None:
+async def test_a_voter_is_added_and_removed_through_the_kafka_protocol(
+    standalone: Server, start_server: StartServer, tmp_path: Path
+) -> None:
     newcomer = start_server(
         "quorum-node", "--node-id", "77", "--data-dir", tmp_path / "data", "--join", standalone.fields["control"],
         "--listen", "127.0.0.1:0", "--http", "off",
@@ -112,7 +114,7 @@ def test_librdkafka_reads_the_settings_of_a_broker(standalone: Server, admin: Ad
     assert found["retention.ms"].value == "604800000"
 
 
-def test_librdkafka_learns_that_security_is_off(admin: AdminClient) -> None:
+def test_librdkafka_gets_the_error_that_security_is_disabled(admin: AdminClient) -> None:
     everything = ("User:*", "*", AclOperation.ALL, AclPermissionType.ALLOW)
     binding = AclBinding(ResourceType.TOPIC, "t", ResourcePatternType.LITERAL, *everything)
     [future] = admin.create_acls([binding], request_timeout=WAIT_S).values()
@@ -151,7 +153,9 @@ async def codecs_of(server: Server, topic: str) -> list[Codec]:
         return [header.codec for _, header in iter_headers(partition.records)]
 
 
-def test_librdkafka_reads_what_the_broker_recompressed(standalone: Server, admin: AdminClient, kctl: Kctl) -> None:
+def test_librdkafka_reads_batches_that_the_broker_recompressed(
+    standalone: Server, admin: AdminClient, kctl: Kctl
+) -> None:
     """Idempotent producers of all codecs write to a topic that demands one codec after the other."""
     topic = "recompressed"
     assert kctl("topics", "create", topic, "--partitions", "1", "--replication-factor", "1").returncode == 0

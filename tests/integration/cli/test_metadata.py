@@ -102,7 +102,7 @@ async def test_tail_continues_when_leaders_are_killed(tmp_path: Path) -> None:
             assert parsed(said.out)[: len(tail.records)] == tail.records, node.name
 
 
-async def test_at_and_diff_of_a_real_cluster(tmp_path: Path) -> None:
+async def test_metadata_at_and_diff_show_the_fencing_of_a_killed_broker(tmp_path: Path) -> None:
     settings = {"broker_session_timeout_ms": 1500, "broker_heartbeat_interval_ms": 200}
     async with running(tmp_path, voters=1, brokers=2, **settings) as cluster:
         await done(cluster, "topics", "create", "t", "--assignment", "11:12,12:11", "--wait")
@@ -137,7 +137,7 @@ async def test_at_and_diff_of_a_real_cluster(tmp_path: Path) -> None:
         assert "contains offsets 0 to " in error["message"]
 
 
-async def test_the_start_of_history_and_the_dump_of_a_stopped_node(tmp_path: Path) -> None:
+async def test_tail_and_dump_show_a_log_that_starts_after_a_snapshot(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, **SMALL) as cluster:
         node = node_of(cluster, 1)
         await done(cluster, "configs", "set", "metadata.retention.bytes=0", "--cluster")

@@ -178,7 +178,9 @@ def _read(descriptor: int) -> bytes:
         ([11, 11], 2, "INVALID_PLAN"),
     ],
 )
-def test_targets_that_are_refused(kctl: Kctl, tmp_path: Path, replicas_wanted: list[int], code: int, word: str) -> None:
+def test_a_plan_with_an_unknown_or_repeated_broker_is_refused(
+    kctl: Kctl, tmp_path: Path, replicas_wanted: list[int], code: int, word: str
+) -> None:
     topic = f"refused{len(set(replicas_wanted))}"
     made(kctl, topic, "11:12")
     refused = kctl("reassign", "start", "--plan", plan_file(tmp_path / "p", topic, replicas_wanted), "-o", "json")
@@ -196,7 +198,7 @@ def test_one_bad_partition_refuses_the_whole_plan(kctl: Kctl, tmp_path: Path) ->
     assert replicas(kctl, "whole") == [[11, 12]]
 
 
-def test_a_plan_of_more_partitions_than_one_batch(kctl: Kctl, tmp_path: Path) -> None:
+def test_a_plan_with_more_partitions_than_fit_into_one_batch_is_refused(kctl: Kctl, tmp_path: Path) -> None:
     refused = kctl("reassign", "start", "--plan", plan_file(tmp_path / "p", "t", *[[11, 12]] * 10_000), "-o", "json")
     assert (refused.returncode, json.loads(refused.stderr)["error"]) == (5, "POLICY_VIOLATION")
 
@@ -211,14 +213,14 @@ WRONG: dict[str, Any] = {
     "throttle words": ["start", "--topic", "t", "--brokers", "1", "--throttle", "fast"],
     "no file": ["start", "--plan", "/nowhere/plan.json"],
     "not JSON": ["start", "--plan", "-"],
-    "cancel what": ["cancel"],
-    "generate what": ["generate"],
-    "verify what": ["verify"],
+    "cancel without partitions": ["cancel"],
+    "generate without topics": ["generate"],
+    "verify without a plan": ["verify"],
 }
 
 
 @pytest.mark.parametrize("case", sorted(WRONG))
-def test_wrong_usage(kctl: Kctl, case: str) -> None:
+def test_wrong_usage_exits_with_2(kctl: Kctl, case: str) -> None:
     found = kctl("reassign", *WRONG[case], "-o", "json", stdin="{")
     assert found.returncode == 2, found.stderr
     assert json.loads(found.stderr)["error"] in ("USAGE", "INVALID_PLAN")
@@ -231,7 +233,7 @@ def test_missing_topics_and_partitions_are_not_found(kctl: Kctl) -> None:
     assert kctl("reassign", "verify", "--topic", "none", "--brokers", "11").returncode == 3
 
 
-def test_an_unmodified_client_moves_and_cancels(kctl: Kctl, servers: list[Server]) -> None:
+def test_kafka_python_starts_lists_and_cancels_reassignments(kctl: Kctl, servers: list[Server]) -> None:
     made(kctl, "kip455", "11:12", "12:11", lines=2_000)
     partitions = [{"topic": "kip455", "partition": 1, "replicas": [13, 14]}]
     plan = json.dumps({"partitions": partitions})

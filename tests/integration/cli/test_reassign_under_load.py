@@ -26,7 +26,7 @@ RECORDS = 450
 partition that fits into one portion is complete before anything can be killed."""
 
 
-async def test_nothing_is_lost_when_controller_and_target_are_killed_midway(tmp_path: Path) -> None:
+async def test_no_record_is_lost_when_controller_and_target_are_killed_during_a_reassignment(tmp_path: Path) -> None:
     async with running(tmp_path, voters=3, brokers=5) as cluster, under_load(cluster) as load:
         await wait_until(lambda: _has(load, RECORDS), TIMEOUT_S, "there is something to move")
         await done(cluster, "reassign", "start", "--topic", TOPIC, "--brokers", "13,14,15", "--throttle", "1")

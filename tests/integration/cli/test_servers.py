@@ -19,18 +19,18 @@ from .conftest import ANYWHERE, Server, StartServer, environment, run
 
 
 @pytest.mark.parametrize("program", ["broker", "quorum-node", "kctl"])
-def test_version(program: str) -> None:
+def test_each_program_prints_its_version(program: str) -> None:
     shown = run(program, "--version")
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, f"{program}, version {quorumlog.__version__}\n", "")
 
 
-def test_new_id() -> None:
+def test_new_id_prints_another_valid_id_each_time() -> None:
     ids = {run("quorum-node", "new-id").stdout.strip() for _ in range(3)}
     assert len(ids) == 3
     assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", each) for each in ids)
 
 
-def test_format_once(tmp_path: Path) -> None:
+def test_a_formatted_directory_refuses_another_format_and_another_cluster_id(tmp_path: Path) -> None:
     arguments = ("--data-dir", tmp_path / "d", "--node-id", "4", "--cluster-id")
     assert run("quorum-node", "format", *arguments, "one").returncode == 0
     again = run("quorum-node", "format", *arguments, "one")
@@ -52,7 +52,7 @@ def test_a_formatted_node_runs(start_server: StartServer, tmp_path: Path) -> Non
     assert server.stop() == 0
 
 
-def test_ready_in_json(start_server: StartServer, tmp_path: Path) -> None:
+def test_the_ready_line_and_the_log_lines_are_json_if_requested(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server(
         "quorum-node", "--standalone", "--data-dir", tmp_path, "--node-id", "9", "--log-format", "json",
         "--listen", "127.0.0.1:0", "--http", "off",
@@ -83,7 +83,7 @@ def test_bad_configuration_exits_with_2(program: str, arguments: tuple[str, ...]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_port_in_use_exits_with_2_and_is_named(tmp_path: Path) -> None:
+def test_a_broker_whose_port_is_in_use_exits_with_2_and_names_the_address(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -150,7 +150,7 @@ def test_config_with_a_closed_output_is_not_an_error() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_config_that_cannot_be_written_is_one_line_of_error() -> None:
+def test_config_whose_output_cannot_be_written_fails_with_one_line() -> None:
     command = [sys.executable, "-P", "-m", "broker.cli", "config", "--standalone", "--data-dir", "d"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), check=False)

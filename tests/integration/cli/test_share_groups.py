@@ -38,7 +38,7 @@ async def lags(cluster: DevCluster) -> list[tuple[int, int | None, int | None, s
 
 
 @pytest.mark.timeout(300)
-async def test_a_share_group_is_shown_reset_and_deleted(tmp_path: Path) -> None:
+async def test_kctl_shows_resets_and_deletes_a_share_group(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=BROKERS, **FAST) as cluster:
         await done(cluster, "configs", "set", "--cluster", "default.replication.factor=1",
                    "group.share.record.lock.duration.ms=60000", "share.auto.offset.reset=earliest",

@@ -27,7 +27,7 @@ def http(server: Server, path: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_ready_line_health_and_metrics(standalone: Server) -> None:
+def test_a_ready_broker_reports_its_addresses_its_health_and_its_metrics(standalone: Server) -> None:
     assert list(standalone.fields) == ["node_id", "kafka", "control", "http", "data_dir"]
     assert standalone.fields["node_id"] == "1"
     assert Path(standalone.fields["data_dir"], "quorum").is_dir()
@@ -59,7 +59,7 @@ def test_kctl_reads_records_of_confluent_kafka(standalone: Server, kctl: Kctl) -
     assert list(records[0]) == ["topic", "partition", "offset", "timestamp", "key", "value", "headers"]
 
 
-def test_topics_from_creation_to_deletion(kctl: Kctl) -> None:
+def test_kctl_creates_lists_describes_and_deletes_a_topic(kctl: Kctl) -> None:
     made = kctl("topics", "create", "t", "--partitions", "3", "--replication-factor", "1", "-o", "json", "--wait")
     assert made.returncode == 0, made.stderr
     document = json.loads(made.stdout)
@@ -85,7 +85,7 @@ def test_topics_from_creation_to_deletion(kctl: Kctl) -> None:
     assert kctl("topics", "describe", "t").returncode == 3
 
 
-def test_refusals_have_their_exit_codes(kctl: Kctl) -> None:
+def test_a_refused_command_has_its_exit_status_and_one_line_of_error(kctl: Kctl) -> None:
     for arguments, code in (
         (("topics", "create", "../../etc/x"), 2),
         (("topics", "create", "r", "--replication-factor", "3"), 5),
@@ -154,7 +154,7 @@ def test_produce_and_consume_with_keys_and_from_an_offset(kctl: Kctl) -> None:
     assert "from 0 to 3 (exclusive)" in error["message"]
 
 
-def test_cluster_views(kctl: Kctl) -> None:
+def test_kctl_shows_the_quorum_the_brokers_and_the_health(kctl: Kctl) -> None:
     status = json.loads(kctl("quorum", "status", "-o", "json").stdout)
     assert (status["leader_id"], status["paused"], [voter["id"] for voter in status["voters"]]) == (1, False, [1])
     (broker,) = json.loads(kctl("brokers", "list", "-o", "json").stdout)

@@ -47,7 +47,7 @@ def topic(standalone: Server) -> str:
         "kctl topics list 2> >(true)",
     ],
 )
-def test_a_stream_closed_by_the_caller_is_not_an_error(standalone: Server, topic: str, line: str) -> None:
+def test_a_standard_stream_closed_by_the_caller_is_not_an_error(standalone: Server, topic: str, line: str) -> None:
     done = shell(standalone, line)
     assert done.returncode == 0, done.stderr.decode()
     assert b"Traceback" not in done.stderr
@@ -68,7 +68,7 @@ def test_a_stream_closed_by_the_caller_is_not_an_error(standalone: Server, topic
         ("kctl topics describe $'caf\\xe9'", 2, "an argument is not valid UTF-8"),
     ],
 )
-def test_a_stream_that_is_needed_and_cannot_be_used_is_named(
+def test_an_unusable_standard_stream_or_argument_causes_no_traceback_and_names_the_next_step(
     standalone: Server, topic: str, line: str, code: int, message: str
 ) -> None:
     done = shell(standalone, line)
@@ -88,7 +88,7 @@ def test_a_stream_that_is_needed_and_cannot_be_used_is_named(
         ("kctl reassign verify --topic odd --brokers 7 | true", 1),
     ],
 )
-def test_the_exit_code_is_the_same_if_nobody_reads_the_output(
+def test_the_exit_status_is_the_same_if_no_process_reads_the_output(
     standalone: Server, topic: str, line: str, code: int
 ) -> None:
     done = shell(standalone, f"set -o pipefail; {line}")

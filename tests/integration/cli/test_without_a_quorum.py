@@ -125,7 +125,7 @@ def test_an_error_about_a_missing_name_is_marked_as_unconfirmed(headless: Headle
         assert "no active controller confirmed it" in error["message"]
 
 
-def test_a_change_needs_a_controller(headless: Headless) -> None:
+def test_a_change_without_a_controller_fails_as_retriable(headless: Headless) -> None:
     done = headless.kctl("topics", "create", "u", "--timeout", "2", "-o", "json")
     assert done.returncode == 4, done.stdout
     assert json.loads(done.stderr)["retriable"] is True

@@ -75,10 +75,10 @@ async def test_a_bad_batch_is_refused_and_not_appended(
     for acks in (1, -1):
         answer = await client.produce(topic, 0, records, acks=acks)
         assert (KafkaCode(int(answer.error_code)), answer.base_offset) == (code, -1)
-    assert (await client.produce(topic, 0, GOOD)).base_offset == 0, "nothing of it was appended"
+    assert (await client.produce(topic, 0, GOOD)).base_offset == 0, "nothing of the bad batch was appended"
 
 
-async def test_a_transactional_batch_without_a_producer(client: RawClient, topic: str) -> None:
+async def test_a_transactional_batch_without_a_producer_is_refused(client: RawClient, topic: str) -> None:
     answer = await client.produce(topic, 0, damaged(GOOD, 21, b"\x00\x10"))
     assert ErrorCode(answer.error_code) is ErrorCode.invalid_record
 
@@ -132,7 +132,9 @@ async def test_an_offset_out_of_range_is_refused(client: RawClient, topic: str, 
 
 
 @pytest.mark.parametrize("size", [0, -1, 2**31 - 1])
-async def test_odd_fetch_sizes_are_answered(client: RawClient, topic: str, size: int) -> None:
+async def test_a_fetch_with_an_invalid_or_huge_maximum_size_returns_the_first_batch(
+    client: RawClient, topic: str, size: int
+) -> None:
     await client.produce(topic, 0, GOOD)
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": size}
     asked: dict[str, Any] = {"replica_id": -1, "max_bytes": size, "min_bytes": 1}
@@ -191,7 +193,7 @@ async def test_a_topic_with_invalid_values_is_not_created(
     assert new["name"] not in {topic.name for topic in listed.topics}
 
 
-async def test_garbage_costs_a_connection_and_no_memory(standalone: Standalone, topic: str) -> None:
+async def test_garbage_ends_its_connection_and_uses_little_memory(standalone: Standalone, topic: str) -> None:
     def resident_kib() -> int:
         status = Path(f"/proc/{standalone.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0])

@@ -55,7 +55,9 @@ async def end_of(client: RawClient, topic: str) -> int:
 
 
 @pytest.mark.parametrize("bad", bad_bodies(), ids=lambda bad: bad.name)
-async def test_bad_records_are_refused_and_the_log_and_the_sequence_stay(client: RawClient, bad: BadBody) -> None:
+async def test_bad_records_are_refused_and_change_neither_the_log_nor_the_sequence(
+    client: RawClient, bad: BadBody
+) -> None:
     topic, producer = await make_topic(client), await producer_id(client)
     codecs = list(Codec) if bad.body else [Codec.NONE]
     for acks in (1, -1):
@@ -70,7 +72,9 @@ async def test_bad_records_are_refused_and_the_log_and_the_sequence_stay(client:
 
 
 @pytest.mark.parametrize("version", range(produce.FIRST_VERSION, produce.LAST_VERSION + 1))
-async def test_versions_that_carry_record_errors_name_the_record(client: RawClient, version: int) -> None:
+async def test_the_refusal_names_the_record_in_versions_of_produce_with_record_errors(
+    client: RawClient, version: int
+) -> None:
     topic = await create_topic(client)
     data = sealed(body_of(record(0), record(9)), 2)
     answer = await client.produce(topic.name if version < 13 else topic.topic_id, 0, data, version=version)
@@ -82,7 +86,7 @@ async def test_versions_that_carry_record_errors_name_the_record(client: RawClie
         assert answer.error_message.startswith("record 1 of 2")
 
 
-async def test_timestamp_and_size_have_their_own_codes(client: RawClient) -> None:
+async def test_a_bad_timestamp_and_a_size_above_the_limit_have_their_own_error_codes(client: RawClient) -> None:
     topic = await make_topic(client)
     early = await client.produce(topic, 0, sealed(body_of(record(0, timestamp_delta=-2_000)), 1))
     assert KafkaCode(int(early.error_code)) is KafkaCode.INVALID_TIMESTAMP
@@ -94,7 +98,7 @@ async def test_timestamp_and_size_have_their_own_codes(client: RawClient) -> Non
     assert (await client.produce(topic, 0, GOOD)).base_offset == 0
 
 
-async def test_order_is_kept_between_batches_checked_in_a_thread_and_others(client: RawClient) -> None:
+async def test_batches_are_appended_in_order_although_some_are_checked_in_a_thread(client: RawClient) -> None:
     topic, producer = await make_topic(client), await producer_id(client)
     noise = random.Random(7).randbytes(200_000)
     sent = []

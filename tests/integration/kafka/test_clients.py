@@ -89,7 +89,7 @@ COMPRESSIONS = [
 
 
 @pytest.mark.parametrize(("client", "compression"), COMPRESSIONS)
-async def test_every_compression_is_stored_unchanged_and_read_by_all(
+async def test_batches_of_every_compression_are_stored_unchanged_and_read_by_all_clients(
     bootstrap: str, topic: str, client: Client, compression: str
 ) -> None:
     offsets = await asyncio.to_thread(client.produce, bootstrap, topic, RECORDS, compression=compression)
@@ -126,7 +126,9 @@ async def test_idempotent_producers_number_their_batches(bootstrap: str, topic: 
 
 
 @EACH_CLIENT
-async def test_consuming_from_an_offset_and_a_timestamp(bootstrap: str, topic: str, client: Client) -> None:
+async def test_each_client_consumes_from_an_offset_and_from_a_timestamp(
+    bootstrap: str, topic: str, client: Client
+) -> None:
     begin = 1_700_000_000_000
     records = [Sent(b"%d" % number, timestamp=begin + 1000 * number) for number in range(10)]
     await asyncio.to_thread(client.produce, bootstrap, topic, records, one_by_one=True)
@@ -150,7 +152,9 @@ async def test_consuming_from_the_end_sees_only_later_records(bootstrap: str, to
 
 
 @EACH_CLIENT
-async def test_null_keys_and_values_and_large_records(bootstrap: str, topic: str, client: Client) -> None:
+async def test_null_keys_and_values_and_large_records_are_read_as_they_were_sent(
+    bootstrap: str, topic: str, client: Client
+) -> None:
     records = [Sent(None, b"gone"), Sent(b"", None), Sent(bytes(900_000), b"large")]
     await asyncio.to_thread(client.produce, bootstrap, topic, records, one_by_one=True)
     got = await asyncio.to_thread(client.consume, bootstrap, topic, "beginning", 3)
@@ -167,7 +171,7 @@ async def test_a_standalone_broker_creates_a_topic_for_its_producer(
 
 
 @EACH_CLIENT
-async def test_creating_and_deleting_a_topic(bootstrap: str, new_name: str, client: Client) -> None:
+async def test_each_client_creates_and_deletes_a_topic(bootstrap: str, new_name: str, client: Client) -> None:
     await asyncio.to_thread(client.create_topic, bootstrap, new_name, 3)
     assert (await asyncio.to_thread(client.topics, bootstrap))[new_name] == 3
     await asyncio.to_thread(client.delete_topic, bootstrap, new_name)
@@ -182,7 +186,7 @@ async def test_creating_a_topic_twice_is_refused_by_name(bootstrap: str, topic: 
         await asyncio.to_thread(client.create_topic, bootstrap, topic, 1)
 
 
-async def test_scripts_set_configs_without_effect_and_remove_throttles(
+async def test_an_admin_client_may_set_configs_without_effect_and_remove_throttles(
     request: pytest.FixtureRequest, new_name: str
 ) -> None:
     bootstrap = request.getfixturevalue("standalone").bootstrap
@@ -205,7 +209,9 @@ async def test_scripts_set_configs_without_effect_and_remove_throttles(
     assert await asyncio.to_thread(ask) == ("1", ["flush.messages"])
 
 
-async def test_records_are_deleted(standalone: Standalone, new_name: str) -> None:
+async def test_admin_clients_delete_records_up_to_an_offset_and_up_to_the_end(
+    standalone: Standalone, new_name: str
+) -> None:
     Confluent().create_topic(standalone.bootstrap, new_name, 1)
     Confluent().produce(standalone.bootstrap, new_name, RECORDS[:10])
     admin = AdminClient({"bootstrap.servers": standalone.bootstrap})

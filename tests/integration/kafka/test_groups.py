@@ -192,7 +192,7 @@ def has_more(member: Member, number: int) -> bool:
 
 
 @EACH_CLIENT
-def test_members_share_the_partitions_and_take_over_from_those_that_end(bootstrap: str, client: str) -> None:
+def test_members_share_the_partitions_and_take_over_from_closed_and_killed_members(bootstrap: str, client: str) -> None:
     with group_of(bootstrap, client) as group:
         group.produce()
         first = group.join()
@@ -230,7 +230,7 @@ def test_a_group_continues_after_its_committed_offsets(bootstrap: str, client: s
 
 
 @EACH_CLIENT
-def test_a_group_without_offsets_starts_where_the_client_says(bootstrap: str, client: str) -> None:
+def test_a_group_without_offsets_starts_at_the_reset_position_of_the_client(bootstrap: str, client: str) -> None:
     with group_of(bootstrap, client) as group:
         group.produce()
         member = group.join(reset="latest")
@@ -318,7 +318,7 @@ def test_groups_are_listed_described_and_deleted(bootstrap: str) -> None:
         assert group.name not in [each.group_id for each in listed.valid]
 
 
-def test_a_deleted_topic_takes_its_committed_offsets_along(bootstrap: str) -> None:
+def test_the_committed_offsets_of_a_deleted_topic_are_deleted(bootstrap: str) -> None:
     with group_of(bootstrap) as group:
         group.produce()
         member = group.join()
@@ -330,7 +330,7 @@ def test_a_deleted_topic_takes_its_committed_offsets_along(bootstrap: str) -> No
         assert group.committed() == {}
 
 
-def test_clients_cannot_change_the_topic_of_the_groups(bootstrap: str) -> None:
+def test_clients_cannot_write_to_or_delete_the_topic_of_committed_offsets(bootstrap: str) -> None:
     with group_of(bootstrap) as group:
         member = group.join()
         member.has(PARTITIONS)
@@ -370,7 +370,7 @@ def commit_up_to(group: Group, members: list[Member], offset: int) -> None:
 
 
 @pytest.mark.parametrize("client", ["Confluent", NEWER])
-async def test_a_killed_coordinator_loses_no_commit_and_its_groups_go_on(tmp_path: Path, client: str) -> None:
+async def test_a_killed_coordinator_loses_no_commit_and_its_groups_continue(tmp_path: Path, client: str) -> None:
     fast = {"broker_session_timeout_ms": 1_500, "broker_heartbeat_interval_ms": 300}
     async with running(tmp_path, voters=3, brokers=3, **fast) as cluster:
         bootstrap = cluster.bootstrap

@@ -69,7 +69,7 @@ async def test_the_cluster_is_described(standalone: Standalone, admin: Admin) ->
     assert (found.controller, str(broker.address)) == (broker.broker_id, standalone.bootstrap)
 
 
-async def test_a_topic_lives_from_its_creation_to_its_deletion(admin: Admin, name: str) -> None:
+async def test_a_topic_is_created_described_extended_and_deleted(admin: Admin, name: str) -> None:
     made = await admin.create_topic(name, 3, 1, {"retention.ms": "60000"})
     assert (made.name, made.partitions, made.replication_factor) == (name, 3, 1)
     assert made.configs["retention.ms"] == "60000"
@@ -83,13 +83,13 @@ async def test_a_topic_lives_from_its_creation_to_its_deletion(admin: Admin, nam
     assert name not in await admin.topics()
 
 
-async def test_defaults_and_assignments_are_used(admin: Admin, name: str) -> None:
+async def test_a_new_topic_uses_the_defaults_or_its_assignment(admin: Admin, name: str) -> None:
     assert (await admin.create_topic(name)).partitions == 1
     made = await admin.create_topics([NewTopic(f"{name}-b", assignment=[[1], [1]])])
     assert made[f"{name}-b"].partitions == 2
 
 
-async def test_a_validation_changes_nothing(admin: Admin, name: str) -> None:
+async def test_a_call_with_validate_only_changes_nothing(admin: Admin, name: str) -> None:
     assert (await admin.create_topic(name, 2, validate_only=True)).partitions == 2
     assert name not in await admin.topics()
     await admin.create_topic(name, 2)
@@ -123,7 +123,7 @@ async def test_a_validation_changes_nothing(admin: Admin, name: str) -> None:
         (lambda admin, name: admin.set_group_offsets(name, {(name, 9): 5}), "UNKNOWN_TOPIC_OR_PARTITION"),
     ],
 )  # fmt: skip
-async def test_a_refusal_names_the_thing_and_the_reason(
+async def test_a_refusal_names_the_resource_and_has_an_error_code(
     admin: Admin, filled: str, call: Callable[[Admin, str], Awaitable[object]], code: str
 ) -> None:
     error = await refusal_of(call(admin, filled))
@@ -132,7 +132,7 @@ async def test_a_refusal_names_the_thing_and_the_reason(
 
 
 @pytest.mark.parametrize("call", ["describe_group", "delete_group", "delete_group_offsets"])
-async def test_a_missing_group_is_named(admin: Admin, name: str, call: str) -> None:
+async def test_the_refusal_about_a_missing_group_names_the_group(admin: Admin, name: str, call: str) -> None:
     arguments = ([("orders", 0)],) if call == "delete_group_offsets" else ()
     error = await refusal_of(getattr(admin, call)(name, *arguments))
     assert error.code == "GROUP_ID_NOT_FOUND"
@@ -151,7 +151,7 @@ async def test_configs_are_set_and_unset(admin: Admin, name: str) -> None:
     assert (found["retention.ms"].source, found["cleanup.policy"].value) == ("default", "compact")
 
 
-async def test_configs_of_one_and_of_all_brokers(admin: Admin) -> None:
+async def test_configs_of_one_broker_are_read_and_configs_of_all_brokers_are_changed(admin: Admin) -> None:
     own = await admin.get_configs(broker=1)
     assert own["node.id"].is_read_only
     key = "log.retention.ms" if "log.retention.ms" in await admin.get_configs(broker="all") else "retention.ms"
@@ -162,10 +162,10 @@ async def test_configs_of_one_and_of_all_brokers(admin: Admin) -> None:
     assert (await admin.get_configs(broker="all"))[key].source == "default"
 
 
-async def test_a_group_has_configs_of_its_own_from_a_level_of_metadata_version_on(
+async def test_a_group_may_have_its_own_configs_after_an_upgrade_of_metadata_version(
     standalone: Standalone, admin: Admin, filled: str
 ) -> None:
-    """The group begins at the oldest record, other than groups without configs of their own."""
+    """The group begins at the oldest record, unlike groups without configs of their own."""
     group, lock = f"share-{filled}", "share.record.lock.duration.ms"
     reset = {"share.auto.offset.reset": "earliest", lock: "45000"}
     error = await refusal_of(admin.set_configs(reset, group=group))

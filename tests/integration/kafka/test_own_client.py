@@ -64,7 +64,7 @@ async def until(condition: Callable[[], bool], *consumers: Consumer) -> None:
                 assert await consumer.get(timeout_s=0.05) is None
 
 
-async def test_a_group_goes_on_after_the_committed_offsets(standalone: Standalone, topic: str) -> None:
+async def test_a_group_continues_after_the_committed_offsets(standalone: Standalone, topic: str) -> None:
     await fill(standalone, topic, range(40))
     before = asyncio.all_tasks()
     async with member(standalone, topic, auto_commit=False) as first:
@@ -82,7 +82,9 @@ async def test_a_group_goes_on_after_the_committed_offsets(standalone: Standalon
     assert asyncio.all_tasks() == before
 
 
-async def test_an_error_commits_only_what_was_processed(standalone: Standalone, topic: str) -> None:
+async def test_a_consumer_that_ends_with_an_error_commits_only_processed_records(
+    standalone: Standalone, topic: str
+) -> None:
     await fill(standalone, topic, range(0, 40, PARTITIONS))
 
     async def fail_at_the_fifth() -> None:
@@ -100,7 +102,9 @@ async def test_an_error_commits_only_what_was_processed(standalone: Standalone, 
 
 
 @pytest.mark.parametrize("assignors", [["range"], ["roundrobin"], ["cooperative-sticky"]], ids=lambda each: each[0])
-async def test_a_group_is_shared_with_another_client(standalone: Standalone, topic: str, assignors: list[str]) -> None:
+async def test_a_group_may_have_members_of_our_client_and_of_librdkafka(
+    standalone: Standalone, topic: str, assignors: list[str]
+) -> None:
     settings = {
         "bootstrap.servers": standalone.bootstrap, "group.id": f"group-{topic}", "auto.offset.reset": "earliest",
         "partition.assignment.strategy": assignors[0], "heartbeat.interval.ms": 300,
@@ -140,7 +144,7 @@ async def poll(consumer: ConfluentConsumer, stop: asyncio.Event, got: list[int])
     await asyncio.to_thread(consumer.close)
 
 
-async def test_slow_user_code_keeps_its_partitions_and_a_stalled_user_loses_them(
+async def test_a_member_keeps_its_partitions_for_max_poll_interval_and_then_loses_them(
     standalone: Standalone, topic: str
 ) -> None:
     await fill(standalone, topic, range(4))
@@ -178,7 +182,7 @@ async def test_a_member_with_an_invalid_session_gets_the_brokers_error(standalon
 
 
 @pytest.mark.parametrize(("page", "blocks"), [("docs/client.md", 12), ("docs/shares.md", 2), ("docs/scopes.md", 1)])
-async def test_the_tour_of_the_docs_runs(standalone: Standalone, page: str, blocks: int) -> None:
+async def test_the_code_blocks_of_a_documentation_page_run(standalone: Standalone, page: str, blocks: int) -> None:
     """Each block of a page, in order."""
     found = re.findall(
         r"^```python\n(.*?)^```", (Path(__file__).parents[3] / page).read_text(), re.MULTILINE | re.DOTALL

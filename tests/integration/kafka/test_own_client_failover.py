@@ -26,7 +26,7 @@ def reading(bootstrap: str) -> Consumer:
     )  # fmt: skip
 
 
-async def test_killed_leaders_and_coordinators_lose_and_repeat_nothing(tmp_path: Path) -> None:
+async def test_a_kill_of_the_coordinator_loses_and_repeats_no_record_and_loses_no_commit(tmp_path: Path) -> None:
     async with running(tmp_path, voters=3, brokers=3, **FAST) as cluster:
         await done(cluster, "configs", "set", "--cluster", "group.initial.rebalance.delay.ms=100")
         await done(cluster, "topics", "create", TOPIC, "--partitions", str(PARTITIONS), "--replication-factor", "3")

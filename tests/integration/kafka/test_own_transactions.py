@@ -75,7 +75,7 @@ async def committed(bootstrap: str, topic: str, partition: int = 0) -> list[byte
     return await asyncio.to_thread(read, bootstrap, topic, partition)
 
 
-async def test_a_block_commits_its_records_and_an_error_aborts_them(standalone: Standalone) -> None:
+async def test_a_transaction_block_commits_its_records_or_aborts_them_after_an_error(standalone: Standalone) -> None:
     bootstrap = standalone.bootstrap
     topic = await asyncio.to_thread(topic_on, bootstrap, 2)
     async with Producer(bootstrap, transactional_id="own-block") as producer:
@@ -140,7 +140,7 @@ async def test_a_second_producer_of_an_id_fences_the_first(standalone: Standalon
     assert await committed(bootstrap, topic) == [b"kept"]
 
 
-async def test_consume_transform_produce_is_exact_with_our_clients(standalone: Standalone) -> None:
+async def test_consume_transform_produce_copies_each_record_once_with_our_clients(standalone: Standalone) -> None:
     bootstrap = standalone.bootstrap
     source, target = [await asyncio.to_thread(topic_on, bootstrap) for _ in range(2)]
     async with Producer(bootstrap) as plain:

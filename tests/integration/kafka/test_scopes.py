@@ -113,7 +113,7 @@ async def test_records_of_the_public_producer_belong_to_the_scope(standalone: St
         assert refused.value.code == "TRANSACTION_ABORTABLE"
 
 
-async def test_ends_survive_the_kill_of_their_coordinator(tmp_path: Path) -> None:
+async def test_ends_of_a_scope_survive_the_kill_of_their_coordinator(tmp_path: Path) -> None:
     fast = {"broker_session_timeout_ms": 1_500, "broker_heartbeat_interval_ms": 300}
     async with running(tmp_path, voters=3, brokers=3, **fast) as processes_of:
         bootstrap = processes_of.bootstrap

@@ -146,7 +146,7 @@ def test_a_reader_sees_committed_transactions_only(standalone: Standalone) -> No
     assert latest(bootstrap, topic, committed=True) == 16
 
 
-def test_an_open_transaction_holds_back_readers_of_committed_records(standalone: Standalone) -> None:
+def test_readers_of_committed_records_do_not_pass_an_open_transaction(standalone: Standalone) -> None:
     bootstrap = standalone.bootstrap
     topic = topic_on(bootstrap)
     producer, plain = producer_of(bootstrap, "open"), Producer({"bootstrap.servers": bootstrap})
@@ -182,7 +182,7 @@ def test_a_second_producer_with_the_same_id_fences_the_first(standalone: Standal
     assert read(bootstrap, topic) == [b"kept"]
 
 
-def test_a_transaction_whose_producer_disappears_is_aborted_in_time(standalone: Standalone) -> None:
+def test_a_transaction_whose_producer_sends_nothing_more_is_aborted_after_its_timeout(standalone: Standalone) -> None:
     bootstrap = standalone.bootstrap
     topic = topic_on(bootstrap)
     producer = producer_of(bootstrap, "silent", **{"transaction.timeout.ms": 1_000})
@@ -196,7 +196,7 @@ def test_a_transaction_whose_producer_disappears_is_aborted_in_time(standalone: 
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_consume_transform_produce_is_exact(standalone: Standalone, protocol: str) -> None:
+def test_consume_transform_produce_copies_each_record_once(standalone: Standalone, protocol: str) -> None:
     bootstrap = standalone.bootstrap
     source, target = topic_on(bootstrap), topic_on(bootstrap)
     plain = Producer({"bootstrap.servers": bootstrap})
@@ -322,7 +322,7 @@ async def test_transactions_survive_the_kills_of_leaders_and_coordinators(tmp_pa
         assert len(writer.committed) >= 31
 
 
-def test_tools_see_the_state_of_transactions(standalone: Standalone) -> None:
+def test_admin_requests_show_the_state_of_transactions(standalone: Standalone) -> None:
     bootstrap = standalone.bootstrap
     topic = topic_on(bootstrap)
     producer = producer_of(bootstrap, "described")
@@ -424,7 +424,7 @@ RETRIED = (
 )
 
 
-async def test_each_transaction_of_a_newer_client_has_an_epoch_of_its_own(standalone: Standalone) -> None:
+async def test_each_transaction_of_a_newer_client_has_its_own_producer_epoch(standalone: Standalone) -> None:
     bootstrap = standalone.bootstrap
     topic = await asyncio.to_thread(topic_on, bootstrap, 2)
     wanted: list[bytes] = []

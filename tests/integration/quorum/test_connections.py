@@ -12,7 +12,7 @@ from quorumlog.runtime import grpc as runtime_grpc
 from quorumlog.runtime.addresses import Address
 
 
-async def test_connections_leave_descriptors_for_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_above_the_limit_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (160, 160))
     server = runtime_grpc.make_server()
     port = runtime_grpc.bind(server, Address("127.0.0.1", 0))

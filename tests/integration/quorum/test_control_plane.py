@@ -108,7 +108,7 @@ async def test_the_id_of_a_new_cluster_does_not_look_like_an_option(tmp_path: Pa
         assert not one.cluster_id.startswith("-")
 
 
-async def test_a_standalone_plane_serves_and_keeps_its_topics(tmp_path: Path) -> None:
+async def test_a_standalone_control_plane_keeps_its_registrations_over_a_restart(tmp_path: Path) -> None:
     config = configure(tmp_path, 1, 0, standalone=True)
     async with plane(config) as one:
         await ready(one)
@@ -123,7 +123,7 @@ async def test_a_standalone_plane_serves_and_keeps_its_topics(tmp_path: Path) ->
         assert one.replay.image.brokers[11].epoch == epoch
 
 
-async def test_any_node_takes_a_request_and_all_apply_it(three: list[ControlPlane]) -> None:
+async def test_every_node_accepts_a_request_and_all_nodes_apply_it(three: list[ControlPlane]) -> None:
     leader_id = three[0].node.leader_id
     for number, one in enumerate(three):
         assert one.controller.active == (one.node.node_id == leader_id)
@@ -136,7 +136,7 @@ async def test_any_node_takes_a_request_and_all_apply_it(three: list[ControlPlan
     assert len({one.replay.image.digest() for one in three}) == 1
 
 
-async def test_refusals_are_returned_by_name(three: list[ControlPlane]) -> None:
+async def test_every_node_returns_the_refusal_of_an_invalid_topic_name(three: list[ControlPlane]) -> None:
     for one in three:
         topic = await create(one, "..")
         assert topic.result.error not in ("", "NONE")

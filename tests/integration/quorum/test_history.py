@@ -89,7 +89,7 @@ def snapshots(node: Node) -> list[Path]:
     return sorted((Path(node.data_dir) / "quorum").glob("*.snapshot"))
 
 
-async def test_history_is_retained_by_the_cluster_config(tmp_path: Path) -> None:
+async def test_the_cluster_config_determines_how_much_metadata_history_is_retained(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, **SMALL) as cluster:
         node = node_of(cluster, 1)
 
@@ -116,7 +116,7 @@ async def test_history_is_retained_by_the_cluster_config(tmp_path: Path) -> None
             await write(cluster, 20)
             return await history_begins(node) > begins and len(snapshots(node)) == 1
 
-        await wait_until(goes_on, TIMEOUT_S, "history goes on moving", 0.0)
+        await wait_until(goes_on, TIMEOUT_S, "the start of the history continues to advance", 0.0)
 
 
 async def test_a_voter_rejoins_after_a_long_absence_during_writes(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.integration.quorum.test_control_plane import brokers, configure, free
 from tests.integration.quorum.test_recover import recovered, three_nodes
 
 
-async def test_k39_all_addresses_are_changed_offline(tmp_path: Path) -> None:
+async def test_k39_recovery_with_a_new_address_needs_no_quorum(tmp_path: Path) -> None:
     """strimzi proposal 203: after a move every voter has another name.
 
     The log holds the old names, so no leader can be elected that could write the new ones.  `recover --address` needs
@@ -37,7 +37,7 @@ async def test_k39_all_addresses_are_changed_offline(tmp_path: Path) -> None:
         await register(one, 12)
 
 
-async def test_k39_a_name_that_does_not_resolve_is_resolved_again() -> None:
+async def test_k39_each_call_to_a_name_that_does_not_resolve_fails_as_unreachable() -> None:
     """Each call ends within its deadline; the cost is one refused call."""
     transport = GrpcTransport("127.0.0.1:0")
     try:

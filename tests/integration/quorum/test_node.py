@@ -225,7 +225,7 @@ async def test_three_voters_elect_commit_and_agree(cluster: Cluster) -> None:
     assert metrics.commit_latency_s is not None
 
 
-async def test_a_killed_leader_is_replaced_and_nothing_is_lost(cluster: Cluster) -> None:
+async def test_a_killed_leader_is_replaced_and_no_committed_record_is_lost(cluster: Cluster) -> None:
     await cluster.voters(1, 2, 3)
     await cluster.append(b"before")
     old = await cluster.leader()
@@ -244,7 +244,7 @@ async def test_a_killed_leader_is_replaced_and_nothing_is_lost(cluster: Cluster)
     assert back.node.role is Role.FOLLOWER
 
 
-async def test_all_nodes_restart(cluster: Cluster) -> None:
+async def test_records_survive_a_kill_and_restart_of_all_nodes(cluster: Cluster) -> None:
     await cluster.voters(1, 2, 3)
     end = await cluster.append(b"a", b"b")
     await cluster.applied(end)
@@ -290,7 +290,9 @@ async def test_observers_follow_and_catch_up(cluster: Cluster) -> None:
     assert len(observer.machine.payloads) == 302
 
 
-async def test_old_batches_come_from_the_store(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_observer_gets_batches_that_are_only_in_the_store_of_the_leader(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("quorum.log_disk.RECENT_MAX_BYTES", 1000)
     await cluster.voters(1, 2, 3)
     for one in cluster.running.values():
@@ -333,7 +335,7 @@ async def test_a_lost_leadership_ends_the_wait_for_a_commit(cluster: Cluster) ->
             await waiting
 
 
-async def test_another_clusters_voter_list_ends_the_node(cluster: Cluster) -> None:
+async def test_a_node_of_another_cluster_id_ends_with_an_error(cluster: Cluster) -> None:
     await cluster.start(1, standalone=True)
     await cluster.append(b"a")
     stranger = await cluster.start(2, cluster_id="another")
@@ -368,7 +370,9 @@ async def test_k15_a_failing_state_machine_ends_the_node(cluster: Cluster, monke
             await one.task
 
 
-async def test_appending_while_a_batch_is_applied_is_a_bug(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_append_while_a_batch_is_applied_fails_an_assertion(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = await cluster.start(1, standalone=True)
     await cluster.append(b"a")
 

@@ -55,7 +55,7 @@ async def test_the_active_controller_is_removed_and_added_again(tmp_path: Path) 
         assert (back.code, "2 of 3 must be up, 1 may fail" in back.err) == (0, True), back
 
 
-async def test_a_removal_that_leaves_no_majority_is_refused_with_the_arithmetic(tmp_path: Path) -> None:
+async def test_the_refusal_of_a_removal_that_leaves_no_majority_names_the_voter_to_start(tmp_path: Path) -> None:
     async with running(tmp_path) as cluster:
         leader = await leader_of(cluster)
         down, up = (node for node in cluster.nodes if node is not leader)

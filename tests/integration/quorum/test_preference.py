@@ -71,7 +71,7 @@ async def test_a_rolling_restart_moves_leadership_no_more_than_needed(tmp_path: 
         assert [epoch for epoch, _ in moves] == [before[-1][0] + 1, before[-1][0] + 2]
 
 
-async def test_others_lead_when_the_preferred_node_is_killed_in_a_handover(tmp_path: Path) -> None:
+async def test_another_voter_leads_when_the_preferred_node_is_killed_in_a_handover(tmp_path: Path) -> None:
     async with running(tmp_path, **SOON) as cluster, ControllerClient(everybody(cluster)) as admin:
         acting = await leader_of(cluster)
         chosen = node_of(cluster, next(number for number in (1, 2, 3) if number != acting.id))

@@ -150,7 +150,7 @@ async def test_acknowledged_changes_survive_kill_9_of_leader_follower_and_all(vo
     assert await voters.registered() == acknowledged
 
 
-async def test_a_resumed_leader_finds_itself_replaced(voters: Voters) -> None:
+async def test_a_resumed_leader_learns_of_its_successor(voters: Voters) -> None:
     acknowledged = {11: await voters.register(11)}
     old = await voters.leader()
     voters.processes[old].send_signal(signal.SIGSTOP)

@@ -83,7 +83,7 @@ async def returns(folder: Path, config: NodeConfig, one: ControlPlane) -> None:
         assert not two.node.core.is_voter
 
 
-async def test_the_best_disk_is_recovered_and_others_are_not_changed(
+async def test_the_disk_with_the_longest_log_is_chosen_for_recovery(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configs = await three_nodes(tmp_path)
@@ -151,7 +151,7 @@ async def test_impossible_recoveries_are_refused(tmp_path: Path) -> None:
         assert await asyncio.to_thread(recovered, tmp_path / "b" / "1", "--yes") == 2
 
 
-async def test_recovery_of_a_log_that_starts_after_a_snapshot(tmp_path: Path) -> None:
+async def test_a_log_that_starts_after_a_snapshot_is_recovered_with_its_metadata(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     config = configure(tmp_path, 1, port, standalone=True)
     async with test_snapshots.plane(config) as one:

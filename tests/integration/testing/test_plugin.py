@@ -72,7 +72,7 @@ def test_the_first_member_of_a_group_does_not_wait_for_others() -> None:
     assert [(each["value"], each["source"]) for each in json.loads(shown.stdout)] == [("0", "cluster")]
 
 
-def test_settings_for_another_process_are_not_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_broker_ignores_settings_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUORUMLOG_NODE_ID", "none of them")
     with standalone() as broker:
         assert broker.bootstrap

@@ -14,11 +14,11 @@ FOLDER = Path(quorumlog.doctor.__file__).parent
 COMMANDS = "tests/integration/cli/test_doctor_commands.py"
 FAILURES = "tests/integration/cli/test_doctor.py"
 
-ADVICE_RUNS = f"{COMMANDS}::test_commands_of_advice_run_as_printed"
-BROKERS_ARE_REPLACED = f"{COMMANDS}::test_brokers_that_are_lost_are_replaced"
-VOTERS_FAIL = f"{FAILURES}::test_voters_that_fail_one_after_the_other"
+ADVICE_RUNS = f"{COMMANDS}::test_the_commands_that_doctor_prints_as_advice_run_unchanged"
+BROKERS_ARE_REPLACED = f"{COMMANDS}::test_the_commands_of_doctor_replace_a_lost_broker"
+VOTERS_FAIL = f"{FAILURES}::test_doctor_reports_voters_that_fail_one_after_the_other"
 
-WRONG_ADDRESSES = f"{COMMANDS}::test_wrong_addresses_and_ids_are_corrected"
+WRONG_ADDRESSES = f"{COMMANDS}::test_doctor_reports_wrong_addresses_and_duplicate_node_ids_until_they_are_corrected"
 
 DISKS = "tests/integration/cli/test_doctor_disks.py"
 GROUPS = "tests/integration/cli/test_doctor_groups.py"
@@ -26,30 +26,37 @@ LETTERS = "tests/integration/cli/test_dead_letters.py"
 TRANSACTIONS = "tests/integration/cli/test_transactions.py"
 
 RUN: dict[str, tuple[str, ...]] = {
-    "BELOW_MIN_ISR": (f"{COMMANDS}::test_a_partition_below_its_minimum_is_writable_again",),
+    "BELOW_MIN_ISR": (
+        f"{COMMANDS}::test_a_partition_below_min_insync_replicas_becomes_writable_by_the_steps_of_doctor",
+    ),
     "CORDONED": (ADVICE_RUNS,),
-    "DEAD_LETTERS_FAIL": (f"{LETTERS}::test_each_cause_of_failing_letters_is_removed",),
+    "DEAD_LETTERS_FAIL": (f"{LETTERS}::test_the_commands_of_doctor_remove_each_cause_of_failing_dead_letters",),
     "DIFFERENT_CLUSTERS": (WRONG_ADDRESSES,),
     "EVEN_VOTERS": (
-        f"{COMMANDS}::test_voters_are_made_and_replaced",
-        f"{COMMANDS}::test_one_of_four_voters_is_removed",
+        f"{COMMANDS}::test_the_commands_of_doctor_add_and_replace_voters",
+        f"{COMMANDS}::test_the_command_of_doctor_removes_one_of_four_voters",
     ),
-    "FENCED": (BROKERS_ARE_REPLACED, f"{FAILURES}::test_findings_about_a_cluster_under_failures"),
+    "FENCED": (
+        BROKERS_ARE_REPLACED,
+        f"{FAILURES}::test_doctor_reports_single_replicas_killed_brokers_and_hanging_brokers",
+    ),
     "HANGING_TRANSACTION": (f"{TRANSACTIONS}::test_a_transaction_that_lost_its_marker_is_found_and_aborted",),
-    "LOST_REPLICA": (f"{COMMANDS}::test_lost_replicas_are_recreated",),
-    "MIN_ISR_IS_ALL": (ADVICE_RUNS, f"{COMMANDS}::test_without_another_broker_the_minimum_is_lowered"),
-    "NOT_SERVING": (f"{DISKS}::test_a_leader_whose_disk_reads_nothing_hands_over",),
-    "NO_BROKERS": (f"{COMMANDS}::test_the_first_broker_is_started",),
-    "NO_CLUSTER": (f"{COMMANDS}::test_the_remaining_founders_are_started",),
+    "LOST_REPLICA": (f"{COMMANDS}::test_the_commands_of_doctor_recreate_lost_replicas",),
+    "MIN_ISR_IS_ALL": (ADVICE_RUNS, f"{COMMANDS}::test_doctor_lowers_min_insync_replicas_if_no_other_broker_exists"),
+    "NOT_SERVING": (f"{DISKS}::test_the_command_of_doctor_moves_leadership_from_a_voter_whose_reads_hang",),
+    "NO_BROKERS": (f"{COMMANDS}::test_the_command_of_doctor_starts_the_first_broker",),
+    "NO_CLUSTER": (f"{COMMANDS}::test_doctor_requests_the_start_of_the_remaining_founders",),
     "NO_QUORUM": (VOTERS_FAIL,),
-    "OFFSETS_UNDER_REPLICATED": (f"{GROUPS}::test_findings_about_groups",),
+    "OFFSETS_UNDER_REPLICATED": (
+        f"{GROUPS}::test_doctor_reports_flapping_groups_growing_lag_and_under_replicated_offsets",
+    ),
     "OFFLINE": (
-        f"{COMMANDS}::test_the_records_of_a_lost_last_replica_are_given_up",
-        f"{COMMANDS}::test_lost_replicas_are_recreated",
+        f"{COMMANDS}::test_the_last_resort_of_doctor_gives_up_the_records_of_a_lost_last_replica",
+        f"{COMMANDS}::test_the_commands_of_doctor_recreate_lost_replicas",
         f"{COMMANDS}::test_a_live_replica_is_kept_when_none_is_known_to_hold_all_records",
         BROKERS_ARE_REPLACED,
     ),
-    "ONE_VOTER": (f"{COMMANDS}::test_voters_are_made_and_replaced",),
+    "ONE_VOTER": (f"{COMMANDS}::test_the_commands_of_doctor_add_and_replace_voters",),
     "PAUSED": (VOTERS_FAIL,),
     "REASSIGNMENT_STUCK": (
         ADVICE_RUNS,
@@ -57,14 +64,16 @@ RUN: dict[str, tuple[str, ...]] = {
     ),
     "REPLICATION_FACTOR_1": (ADVICE_RUNS,),
     "SAME_ID": (WRONG_ADDRESSES,),
-    "SLOW_DISK": (f"{DISKS}::test_a_leader_with_a_slow_disk_hands_over",),
+    "SLOW_DISK": (f"{DISKS}::test_the_command_of_doctor_moves_leadership_from_a_voter_with_a_slow_disk",),
     "STRAYS": (f"{COMMANDS}::test_replicas_that_a_rebuilt_quorum_does_not_know_are_purged",),
-    "TARGET_NOT_REACHED": (f"{COMMANDS}::test_a_target_that_is_not_reached_continues_or_is_cancelled",),
+    "TARGET_NOT_REACHED": (
+        f"{COMMANDS}::test_a_change_of_voters_that_doctor_reports_as_blocked_continues_or_is_cancelled",
+    ),
     "UNDER_REPLICATED": (BROKERS_ARE_REPLACED,),
     "UNKNOWN_ADDRESS": (WRONG_ADDRESSES,),
     "UNREACHABLE": (VOTERS_FAIL,),
     "VOTER_DOWN": (f"{COMMANDS}::test_a_voter_that_is_down_is_started_or_replaced",),
-    "VOTER_NEW_DISK": (f"{COMMANDS}::test_voters_are_made_and_replaced",),
+    "VOTER_NEW_DISK": (f"{COMMANDS}::test_the_commands_of_doctor_add_and_replace_voters",),
 }
 """The tests on real clusters that perform the next step; at least one for each place that makes the finding."""
 
