@@ -21,7 +21,7 @@ SETTLE_S = 60.0
 """Longer than a session of a broker that was killed."""
 LARGE_VALUES = [f"{number}-" + "x" * 100_000 for number in range(80)]
 SLOW_RATE = 1_000
-"""Bytes per second.  Kafka copies a MiB before it applies a rate, so only the copy of a larger log is held up."""
+"""Bytes per second.  Kafka copies a MiB before it applies a rate, so only the copy of a larger log is delayed."""
 REASSIGN_COMMAND = "reassign.ReassignPartitionsCommand"
 
 _numbers = count()

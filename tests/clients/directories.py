@@ -77,7 +77,7 @@ def refuse(call: Call) -> None:
 
 
 def cancel(call: Call) -> None:
-    """Cancel a move that a throttle holds up."""
+    """Cancel a move that a throttle delays."""
     leader, follower, _ = call.peer.brokers
     topic = call.large_topic_on(leader, follower)
     before = _places(call, topic)

@@ -24,7 +24,7 @@ def peer() -> Iterator[Peer]:
 
 @pytest.mark.parametrize("name", QUICK_ROWS)
 @pytest.mark.parametrize("program", [each for each in PROGRAMS if each.is_python], ids=lambda program: program.name)
-def test_a_client_works_unmodified(peer: Peer, program: Program, name: str) -> None:
+def test_an_unmodified_client_passes_the_checks_of_the_row(peer: Peer, program: Program, name: str) -> None:
     try:
         command = program.prepare()
     except Skipped as reason:

@@ -173,7 +173,7 @@ def _reassignment(call: Call) -> None:
 
 
 def _reassignment_cancelled(call: Call) -> None:
-    """Cancel a reassignment that a throttle holds up."""
+    """Cancel a reassignment that a throttle delays."""
     leader, follower, newcomer = call.peer.brokers
     topic = call.large_topic_on(leader, follower)
     move = {"topic": topic, "partition": 0, "replicas": [leader, newcomer]}

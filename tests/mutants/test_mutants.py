@@ -14,18 +14,18 @@ TABLES = [(room, mutant) for room in room_names() for mutant in mutants_of(room)
 
 
 @pytest.mark.parametrize(("room", "mutant"), TABLES, ids=[f"{room}: {mutant.name}" for room, mutant in TABLES])
-def test_the_replaced_text_occurs_once(room: str, mutant: Mutant) -> None:
+def test_the_text_that_a_mutant_replaces_occurs_once(room: str, mutant: Mutant) -> None:
     text = (TREE / mutant.file).read_text()
     assert text.count(mutant.old) == 1
     compile(text.replace(mutant.old, mutant.new), mutant.file, "exec")
     assert mutant.new != mutant.old
 
 
-def test_names_are_unique() -> None:
+def test_the_names_of_mutants_are_unique() -> None:
     assert max(Counter(mutant.name for _, mutant in TABLES).values()) == 1
 
 
-def test_every_selection_collects() -> None:
+def test_pytest_finds_every_test_that_a_mutant_names() -> None:
     selections = sorted({test for _, mutant in TABLES for test in mutant.caught_by})
     assert all(mutant.caught_by for _, mutant in TABLES)
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *selections]

@@ -1,4 +1,4 @@
-"""Whether transactions kept their promises: what writers and loops report, compared with what readers saw.  Pure.
+"""Compares the reports of writers and loops of transactions with the records that readers saw.  Pure.
 
 A writer's record names its transaction and its place in it, so that each view can be compared with the history: a
 committed transaction is visible as a whole, once, and in order; an aborted one is not visible at all; one whose end is

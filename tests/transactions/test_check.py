@@ -45,15 +45,15 @@ def test_a_correct_history_has_no_problem() -> None:
     ],
     ids=["aborted", "in part", "lost", "twice", "unknown in part", "never begun", "order", "hidden"],
 )
-def test_each_broken_promise_is_named(committed: list[Seen], problem: str) -> None:
+def test_each_violation_in_a_history_is_reported(committed: list[Seen], problem: str) -> None:
     assert any(each.startswith(problem) for each in writer_problems(HISTORY, committed, EVERYTHING))
 
 
-def test_a_record_that_is_in_the_log_twice_is_named() -> None:
+def test_a_record_that_is_in_the_log_twice_is_reported() -> None:
     assert writer_problems(HISTORY, COMMITTED, [*EVERYTHING, EVERYTHING[0]]) == ["the log has 1 records twice"]
 
 
-def test_a_loop_copies_each_committed_record_once_and_in_order() -> None:
+def test_lost_repeated_and_reordered_copies_of_a_loop_are_reported() -> None:
     output = [Seen(each.partition, offset, loop_value(each)) for offset, each in enumerate(COMMITTED)]
     assert loop_problems("out", COMMITTED, output) == []
     assert loop_problems("out", COMMITTED, output[1:]) == ["out lacks 0:0:w:1:2:0"]
