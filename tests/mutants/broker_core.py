@@ -43,7 +43,9 @@ MUTANTS = (
         SESSION,
         "is_error = code != KafkaCode.NONE",
         "is_error = False",
-        ("tests/unit/broker/replica/test_consumer_sessions.py::test_a_session_sees_exactly_what_full_fetches_see",),
+        (
+            "tests/unit/broker/replica/test_consumer_sessions.py::test_incremental_fetches_return_the_same_records_and_states_as_full_fetches",
+        ),
     ),
     Mutant(
         "a reply in the former session resets a full fetch, and its partitions are never copied again",
@@ -257,7 +259,7 @@ MUTANTS = (
         "            if False:\n",
         (
             "tests/unit/broker/replica/test_transactional.py::"
-            "test_a_batch_that_was_confirmed_before_its_transaction_ended_is_asked_about_again",
+            "test_a_confirmed_batch_is_verified_again_after_a_marker_that_did_not_raise_its_epoch",
         ),
     ),
     Mutant(

@@ -26,7 +26,7 @@ MUTANTS = (
         "return self.start_offset",
         (
             "tests/unit/broker/log/test_write_caching.py"
-            "::test_a_checkpoint_trusts_no_deleted_record_before_it_is_durable",
+            "::test_a_checkpoint_stores_no_log_start_above_the_durable_records",
         ),
     ),
     Mutant(
@@ -48,14 +48,14 @@ MUTANTS = (
         WRITER,
         "            if segment.discard_stale_index():\n",
         "            if False:\n",
-        (f"{UNIT}/test_timestamps.py::test_no_time_of_a_lost_record_stays_in_the_index",),
+        (f"{UNIT}/test_timestamps.py::test_no_timestamp_of_a_lost_record_stays_in_the_index",),
     ),
     Mutant(
         "an index file that reappears after a power failure keeps the timestamps of lost batches",
         "broker/log/loading.py",
         "        segment.discard_stale_index()  # a power failure",
         "        # a power failure",
-        (f"{UNIT}/test_timestamps.py::test_no_time_of_a_lost_record_stays_in_the_index",),
+        (f"{UNIT}/test_timestamps.py::test_no_timestamp_of_a_lost_record_stays_in_the_index",),
     ),
     Mutant(
         "a power failure brings a discarded index back beside batches that were acknowledged",
@@ -83,21 +83,21 @@ MUTANTS = (
         SEGMENTS,
         "            self._recent.forget(last, position)\n",
         "",
-        (f"{UNIT}/test_recent.py::test_a_batch_that_replaces_a_truncated_one_is_read",),
+        (f"{UNIT}/test_recent.py::test_a_batch_that_replaces_a_truncated_batch_is_read",),
     ),
     Mutant(
         "a kept slice counts without the frame that it keeps alive",
         RECENT,
         "return memoryview(data.obj).nbytes",
         "return data.nbytes",
-        (f"{UNIT}/test_recent.py::test_a_slice_counts_as_the_frame_that_it_keeps_alive",),
+        (f"{UNIT}/test_recent.py::test_a_slice_counts_with_the_size_of_the_frame_that_it_keeps_in_memory",),
     ),
     Mutant(
         "a read returns the rest of a kept append that begins earlier and is shorter",
         RECENT,
         "if data is not None and len(data) >= end - start else None",
         "if data is not None else None",
-        (f"{UNIT}/test_recent.py::test_an_append_is_found_from_its_beginning_only",),
+        (f"{UNIT}/test_recent.py::test_a_recent_append_is_found_only_at_its_start_position",),
     ),
     Mutant(
         "retention deletes records that are not committed",
@@ -118,14 +118,14 @@ MUTANTS = (
         CHECKPOINTS,
         "if _position(log) == before and log.marks.watermarks_taken == taken and is_wanted():",
         "if _position(log) == before and is_wanted():",
-        (f"{UNIT}/test_missing_logs.py::test_a_reset_is_put_off_if_the_watermark_is_written_meanwhile",),
+        (f"{UNIT}/test_missing_logs.py::test_a_reset_is_postponed_if_the_high_watermark_is_written_meanwhile",),
     ),
     Mutant(
         "a replica that starts over leaves one of its damaged copies in place",
         MANAGER,
         "                for directory, _ in self._failed_folders.get(key, ()):\n",
         "                for directory, _ in self._failed_folders.get(key, ())[:1]:\n",
-        (f"{UNIT}/test_manager.py::test_copies_of_which_the_metadata_name_neither_leave_nothing_behind",),
+        (f"{UNIT}/test_manager.py::test_two_copies_that_the_metadata_do_not_name_are_set_aside_by_a_reassignment",),
     ),
     Mutant(
         "maintenance seals a segment of a log whose folder was set aside, and ends the broker",
@@ -139,7 +139,7 @@ MUTANTS = (
         MARKS,
         "        offset = min(offset, self.high_watermark)\n",
         "",
-        (f"{DURABILITY_TESTS}::test_the_start_never_passes_the_watermark",),
+        (f"{DURABILITY_TESTS}::test_the_log_start_offset_never_passes_the_high_watermark",),
     ),
     Mutant(
         "a segment is deleted before the facts have forgotten it",
@@ -160,7 +160,7 @@ MUTANTS = (
         MARKS,
         "        self.truncation_floor = max(self.truncation_floor, self._written_watermark)\n        return",
         "        return",
-        (f"{DURABILITY_TESTS}::test_a_watermark_is_written_only_as_far_as_the_log_is_durable",),
+        (f"{DURABILITY_TESTS}::test_the_high_watermark_is_stored_only_up_to_the_durable_end_of_the_log",),
     ),
     Mutant(
         "a recovery point is not durable",
@@ -181,7 +181,7 @@ MUTANTS = (
         MARKS,
         "self.high_watermark = min(self.high_watermark, self.truncation_floor)",
         "self.high_watermark = self.end_offset",
-        (f"{DURABILITY_TESTS}::test_after_a_crash_the_stored_watermark_counts_as_committed",),
+        (f"{DURABILITY_TESTS}::test_records_below_the_stored_high_watermark_are_committed_after_a_crash",),
     ),
     Mutant(
         "the state of the producers is read from headers whose checksums are not compared",
@@ -209,35 +209,35 @@ MUTANTS = (
         PRODUCERS,
         "        self._remove_snapshots(above=self._marks.end_offset)\n",
         "",
-        (f"{DURABILITY_TESTS}::test_no_producer_snapshot_outlives_a_tail_that_a_crash_tore",),
+        (f"{DURABILITY_TESTS}::test_no_producer_snapshot_outlives_the_records_that_a_crash_removed",),
     ),
     Mutant(
         "producer snapshots are kept when a log restarts at its leader's start",
         PRODUCERS,
         "        self._remove_snapshots(above=-1)\n",
         "",
-        (f"{DURABILITY_TESTS}::test_no_producer_snapshot_outlives_a_restart_at_the_leaders_start",),
+        (f"{DURABILITY_TESTS}::test_no_producer_snapshot_outlives_a_reset_of_the_log",),
     ),
     Mutant(
         "the flush of records that were cut off vouches for others at their offsets",
         DURABILITY,
         "        if ticket.generation != self.generation:\n            return\n",
         "",
-        (f"{DURABILITY_TESTS}::test_the_flush_of_another_generation_does_not_count",),
+        (f"{DURABILITY_TESTS}::test_a_flush_that_began_before_a_truncation_does_not_raise_the_flushed_offset",),
     ),
     Mutant(
         "a truncation leaves the flushed offset above the end",
         MARKS,
         "        self.durable_offset = min(self.durable_offset, end_offset)\n",
         "",
-        (f"{DURABILITY_TESTS}::test_a_truncation_lowers_every_mark",),
+        (f"{DURABILITY_TESTS}::test_a_truncation_lowers_the_flushed_offset_and_the_high_watermark",),
     ),
     Mutant(
         "a truncation leaves the watermark above the end",
         MARKS,
         "        self.high_watermark = min(self.high_watermark, end_offset)\n",
         "",
-        (f"{DURABILITY_TESTS}::test_a_truncation_lowers_every_mark",),
+        (f"{DURABILITY_TESTS}::test_a_truncation_lowers_the_flushed_offset_and_the_high_watermark",),
     ),
     Mutant(
         "a producer whose batch is not committed expires",
@@ -251,7 +251,7 @@ MUTANTS = (
         WRITER,
         "            producers.renew(header.producer_id)\n",
         "",
-        (f"{UNIT}/test_producers.py::test_a_retry_shows_that_its_producer_is_alive",),
+        (f"{UNIT}/test_producers.py::test_a_retry_restarts_the_idle_time_of_its_producer",),
     ),
     Mutant(
         "retention follows a wall clock that has just jumped ahead",
@@ -279,14 +279,16 @@ MUTANTS = (
         RECOVERY,
         "if walked.end_offset < floor.offset:",
         "if False:",
-        (f"{UNIT}/test_missing_logs.py::test_a_flipped_bit_in_the_last_batch_is_damage_if_it_was_committed",),
+        (
+            f"{UNIT}/test_missing_logs.py::test_a_flipped_bit_in_the_last_batch_is_reported_only_if_the_batch_was_committed",
+        ),
     ),
     Mutant(
         "a tear is cut although good batches follow it",
         RECOVERY,
         "        if good is not None:\n",
         "        if False:\n",
-        (f"{UNIT}/test_recovery.py::test_a_tear_before_another_segment_is_damage",),
+        (f"{UNIT}/test_recovery.py::test_a_torn_segment_before_a_good_segment_is_reported_as_damage",),
     ),
     Mutant(
         "the checksum of a checkpoint is not compared",
@@ -308,8 +310,8 @@ MUTANTS = (
         " if base <= self.flushed_segment\n",
         "\n",
         (
-            f"{UNIT}/test_recovery.py::test_a_tear_before_a_segment_that_was_never_flushed_ends_the_log",
-            f"{UNIT}/test_recovery.py::test_with_write_caching_a_tear_before_another_segment_ends_the_log",
+            f"{UNIT}/test_recovery.py::test_a_torn_segment_before_a_segment_that_was_never_flushed_ends_the_log",
+            f"{UNIT}/test_recovery.py::test_with_write_caching_a_torn_segment_before_a_good_segment_ends_the_log",
         ),
     ),
     Mutant(
@@ -317,7 +319,7 @@ MUTANTS = (
         LOADING,
         "if base_offset <= self.flushed_segment or epochs.end_offset < self.floor.offset:",
         "if self.flushed_segment >= 0 or epochs.end_offset < self.floor.offset:",
-        (f"{UNIT}/test_recovery.py::test_a_lost_end_before_a_segment_that_was_never_flushed_ends_the_log",),
+        (f"{UNIT}/test_recovery.py::test_an_empty_segment_before_a_segment_that_was_never_flushed_ends_the_log",),
     ),
     Mutant(
         "a gap before a segment that was flushed is a torn tail",
@@ -366,35 +368,39 @@ MUTANTS = (
         "broker/log/state.py",
         "    if fact is None or fact == UNSYNCED:\n        return -1\n",
         "    if fact is None or fact == UNSYNCED:\n        return -1 if fact else OFFSET_MAX\n",
-        (f"{UNIT}/test_recovery.py::test_a_folder_that_was_never_flushed_has_no_damage",),
+        (f"{UNIT}/test_recovery.py::test_no_damage_is_reported_in_a_folder_that_was_never_flushed",),
     ),
     Mutant(
         "no segment of an older release counts as flushed",
         "broker/log/state.py",
         "return int(fact) if fact.isdigit() else OFFSET_MAX",
         "return int(fact) if fact.isdigit() else 0",
-        (f"{UNIT}/test_recovery.py::test_the_folder_of_an_older_release_is_judged_as_before",),
+        (f"{UNIT}/test_recovery.py::test_a_torn_segment_in_the_folder_of_an_older_release_is_reported_as_damage",),
     ),
     Mutant(
         "segments that a truncation deletes count as flushed",
         DURABILITY,
         'return b"%d" % min(flushed_segment(self.folder_fact), kept[-1] if kept else offset)',
         'return b"%d" % self._segments[-1].base_offset',
-        (f"{UNIT}/test_interrupted_truncations.py::test_a_power_failure_may_undo_a_part_of_a_truncation",),
+        (
+            f"{UNIT}/test_interrupted_truncations.py::test_recovery_accepts_a_truncation_that_a_power_failure_undid_in_part",
+        ),
     ),
     Mutant(
         "a truncation makes new segments count as flushed",
         DURABILITY,
         "min(flushed_segment(self.folder_fact), kept[-1] if kept else offset)",
         "(kept[-1] if kept else offset)",
-        (f"{UNIT}/test_interrupted_truncations.py::test_a_truncation_after_an_unflushed_roll_proves_no_new_segment",),
+        (
+            f"{UNIT}/test_interrupted_truncations.py::test_a_truncation_after_an_unflushed_roll_marks_no_new_segment_as_durable",
+        ),
     ),
     Mutant(
         "a reset that waited for its directory drops the log of a new leader",
         CHECKPOINTS,
         "if not self._is_in_use(log) or _position(log) != before or not is_wanted():\n                return False",
         "if not self._is_in_use(log):\n                return False\n            before = _position(log)",
-        (f"{UNIT}/test_checkpoints.py::test_a_leadership_cancels_a_reset_that_waits_for_its_turn",),
+        (f"{UNIT}/test_checkpoints.py::test_becoming_leader_cancels_a_reset_that_waits_for_its_turn",),
     ),
     Mutant(
         "a swap that was finished at a start is finished again at the next one",
@@ -410,7 +416,7 @@ MUTANTS = (
         "            await self._write(directory, here)",
         (
             f"{UNIT}/test_checkpoints.py::test_a_checkpoint_that_fails_takes_the_directory_offline",
-            "tests/unit/broker/replica/test_deletions.py::test_a_start_is_not_written_again_and_again_to_a_full_disk",
+            "tests/unit/broker/replica/test_deletions.py::test_a_log_start_is_not_written_repeatedly_to_a_full_disk",
         ),
     ),
     Mutant(
@@ -418,14 +424,16 @@ MUTANTS = (
         CHECKPOINTS,
         "if not self._is_in_use(log) or _position(log) != before or not is_wanted():\n                return\n",
         "if not self._is_in_use(log):\n                return\n",
-        (f"{UNIT}/test_checkpoints.py::test_a_leader_keeps_its_watermark_if_a_truncation_waits_for_its_turn",),
+        (f"{UNIT}/test_checkpoints.py::test_a_new_leader_keeps_its_high_watermark_although_a_truncation_was_waiting",),
     ),
     Mutant(
         "a truncation within the first batch of a segment is not prepared",
         CHECKPOINTS,
         "fact_before_truncation(log.batch_start(offset))",
         "fact_before_truncation(offset)",
-        (f"{UNIT}/test_interrupted_truncations.py::test_a_truncation_within_the_first_batch_of_a_segment_is_prepared",),
+        (
+            f"{UNIT}/test_interrupted_truncations.py::test_preparing_a_truncation_within_the_first_batch_of_a_segment_records_the_previous_segment",
+        ),
     ),
     Mutant(
         "a truncation does not see the fact that a flush is writing",
@@ -453,14 +461,14 @@ MUTANTS = (
         DURABILITY,
         'b"%d" % newest_segment',
         'b"0"',
-        (f"{UNIT}/test_recovery.py::test_a_tear_before_another_segment_is_damage",),
+        (f"{UNIT}/test_recovery.py::test_a_torn_segment_before_a_good_segment_is_reported_as_damage",),
     ),
     Mutant(
         "a log stays without order when its write.caching ends",
         DURABILITY,
         "wanted != self.folder_fact",
         "self.folder_fact is None",
-        (f"{UNIT}/test_recovery.py::test_a_log_without_write_caching_again_is_synced_in_order",),
+        (f"{UNIT}/test_recovery.py::test_a_torn_segment_is_damage_once_write_caching_is_turned_off",),
     ),
     Mutant(
         "the leader epoch of a stored batch is not checked",
@@ -512,21 +520,21 @@ MUTANTS = (
         "broker/log/produced.py",
         " or not needs_keys or framing.first_null_key < 0:",
         " or True:",
-        (f"{UNIT}/test_produced.py::test_a_compacted_topic_needs_keys",),
+        (f"{UNIT}/test_produced.py::test_a_record_without_a_key_is_refused_in_a_compacted_topic",),
     ),
     Mutant(
         "a leader accepts lz4 that stops Java consumers",
         "broker/log/produced.py",
         "if problem := java_problem(header.codec, compressed):",
         'if problem := "":',
-        (f"{UNIT}/test_produced.py::test_lz4_that_java_clients_do_not_read_is_refused",),
+        (f"{UNIT}/test_produced.py::test_an_lz4_batch_that_java_clients_cannot_read_is_refused",),
     ),
     Mutant(
         "records are appended beside a truncation that is not durable",
         DURABILITY,
         "            self._folders_first = self.is_truncating = True\n",
         "            self._folders_first = True\n",
-        (f"{DURABILITY_TESTS}::test_a_truncation_lasts_until_it_is_durable",),
+        (f"{DURABILITY_TESTS}::test_a_log_counts_as_truncating_until_the_truncation_is_durable",),
     ),
     Mutant(
         "records are appended beside a torn tail that may return",
@@ -540,7 +548,7 @@ MUTANTS = (
         DURABILITY,
         "if self.is_truncating or not self.acknowledges_early:",
         "if not self.acknowledges_early:",
-        (f"{DURABILITY_TESTS}::test_a_truncation_lasts_until_it_is_durable",),
+        (f"{DURABILITY_TESTS}::test_a_log_counts_as_truncating_until_the_truncation_is_durable",),
     ),
     Mutant(
         "compaction cleans beyond the last stable offset",
@@ -564,7 +572,7 @@ MUTANTS = (
         "if offset >= self._marks.compacted_end or not state.transactions.open:",
         "if True:",
         (
-            "tests/unit/broker/log/test_transactions.py::test_a_snapshot_with_a_transaction_that_compaction_has_ended_is_not_used",
+            "tests/unit/broker/log/test_transactions.py::test_a_snapshot_with_a_transaction_whose_marker_compaction_removed_is_not_used",
         ),
     ),
     Mutant(
@@ -602,7 +610,7 @@ MUTANTS = (
         "while self._logs.get(log.key) is log:",
         (
             "tests/unit/broker/log/test_compaction_of_a_removed_log.py::"
-            "test_when_it_moves_while_a_replacement_is_checked",
+            "test_a_cleaning_ends_if_its_log_moves_while_a_replacement_is_checked",
         ),
     ),
     Mutant(
@@ -620,7 +628,7 @@ MUTANTS = (
         MANAGER,
         "if directory.id not in unsettled.union(self._outdated):",
         "if directory.id not in unsettled:",
-        (f"{UNIT}/test_strays.py::test_a_stop_that_interrupts_setting_aside_is_not_clean",),
+        (f"{UNIT}/test_strays.py::test_a_stop_that_interrupts_setting_a_log_aside_is_not_clean",),
     ),
     Mutant(
         "segments whose deletion a stop has interrupted stay on the disk permanently",
@@ -644,14 +652,18 @@ MUTANTS = (
         DURABILITY,
         "return not self._is_fact_pending and not self._is_fact_changing",
         "return not self._is_fact_changing",
-        (f"{UNIT}/test_write_caching.py::test_the_first_records_wait_until_the_fact_is_durable",),
+        (
+            f"{UNIT}/test_write_caching.py::test_the_first_records_are_acknowledged_only_once_the_fact_of_write_caching_is_durable",
+        ),
     ),
     Mutant(
         "records are acknowledged early before a flush writes the folder's fact",
         DURABILITY,
         "if not self._write_caching or self.folder_fact != UNSYNCED:",
         "if not self._write_caching:",
-        (f"{UNIT}/test_write_caching.py::test_the_first_records_wait_until_the_fact_is_durable",),
+        (
+            f"{UNIT}/test_write_caching.py::test_the_first_records_are_acknowledged_only_once_the_fact_of_write_caching_is_durable",
+        ),
     ),
     Mutant(
         "records are acknowledged early while a reset removes the folder's fact",
@@ -665,7 +677,9 @@ MUTANTS = (
         DURABILITY,
         "if self._is_held and self._held_switch_count != self._switch_count:",
         "if False:",
-        (f"{UNIT}/test_moves.py::test_records_that_a_complete_copy_calls_flushed_are_not_acknowledged_early",),
+        (
+            f"{UNIT}/test_moves.py::test_an_append_during_the_decision_of_a_move_is_not_acknowledged_before_it_is_copied",
+        ),
     ),
     Mutant(
         "records wait for another flush after the one that wrote the folder's fact",
@@ -682,7 +696,7 @@ MUTANTS = (
         "return is_changed or is_fact_outdated or self._marks",
         "return is_changed or self._marks",
         (
-            f"{UNIT}/test_write_caching.py::test_an_idle_log_learns_that_its_records_are_flushed",
+            f"{UNIT}/test_write_caching.py::test_the_fact_of_an_idle_log_shows_that_it_is_flushed_once_write_caching_is_off",
             f"{UNIT}/test_write_caching.py::test_an_idle_log_gets_write_caching_before_the_next_append",
         ),
     ),
@@ -691,7 +705,9 @@ MUTANTS = (
         DURABILITY,
         "if ticket.switch_count != self._switch_count:",
         "if False:",
-        (f"{UNIT}/test_write_caching.py::test_a_flush_from_before_the_switch_does_not_call_later_records_flushed",),
+        (
+            f"{UNIT}/test_write_caching.py::test_a_flush_from_before_write_caching_was_off_and_on_does_not_cover_later_records",
+        ),
     ),
     Mutant(
         "a flush calls records flushed that were acknowledged early between two switches of write.caching",
@@ -700,7 +716,7 @@ MUTANTS = (
         "if self._write_caching and ticket.folder_fact != UNSYNCED:",
         (
             f"{UNIT}/test_write_caching.py::"
-            "test_a_flush_from_before_two_switches_does_not_call_records_between_them_flushed",
+            "test_a_flush_from_before_write_caching_was_off_on_and_off_does_not_cover_later_records",
         ),
     ),
     Mutant(
@@ -715,7 +731,9 @@ MUTANTS = (
         DURABILITY,
         "(wanted != self.folder_fact or self._is_fact_pending)",
         "wanted != self.folder_fact",
-        (f"{UNIT}/test_write_caching.py::test_a_fact_that_a_truncation_overtook_is_written_again",),
+        (
+            f"{UNIT}/test_write_caching.py::test_the_fact_of_write_caching_is_written_again_after_a_concurrent_truncation",
+        ),
     ),
     Mutant(
         "a start does not name the topics that had write.caching",
@@ -755,7 +773,7 @@ MUTANTS = (
         "",
         (
             f"{UNIT}/test_interrupted_truncations.py"
-            "::test_a_truncation_whose_flush_ends_while_another_one_is_prepared_is_complete",
+            "::test_a_truncation_completes_if_its_flush_ends_while_another_truncation_is_prepared",
         ),
     ),
 )

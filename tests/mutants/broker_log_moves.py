@@ -13,7 +13,7 @@ MOVES = "broker/log/moves.py"
 STRAYS = "broker/log/strays.py"
 UNIT = "tests/unit/broker/log"
 MOVE_TESTS = f"{UNIT}/test_moves.py"
-MOVE_CRASHES = f"{MOVE_TESTS}::test_a_crash_at_any_step_loses_no_acknowledged_record"
+MOVE_CRASHES = f"{MOVE_TESTS}::test_a_crash_at_any_step_of_a_move_loses_no_acknowledged_record"
 
 MUTANTS = (
     Mutant(
@@ -65,7 +65,7 @@ MUTANTS = (
         "if (found := self._directories.get(target)) is not None and found.failure is not None:",
         (
             "tests/unit/broker/replica/test_moves.py"
-            "::test_a_moved_replica_does_not_begin_anew_if_its_new_directory_was_removed",
+            "::test_a_moved_replica_does_not_start_over_if_its_new_directory_was_removed",
         ),
     ),
     Mutant(
@@ -150,6 +150,6 @@ MUTANTS = (
         MOVES,
         "return await copy.target.disk.free_bytes() >= copy.missing + SPARE_BYTES",
         "return True",
-        (f"{MOVE_TESTS}::test_a_full_target_stays_usable_and_the_log_stays",),
+        (f"{MOVE_TESTS}::test_a_log_stays_in_its_directory_if_the_target_is_full_and_the_target_stays_usable",),
     ),
 )

@@ -17,7 +17,7 @@ MUTANTS = (
         DIRECTORIES,
         "        self.report(replica.partition, replica.log.directory_id)\n        if replica.log.durable",
         "        if replica.log.durable",
-        (f"{MOVE_TESTS}::test_a_leader_moves_without_a_change_of_its_role",),
+        (f"{MOVE_TESTS}::test_a_leader_keeps_its_role_while_its_log_moves",),
     ),
     Mutant(
         "a replica that moves back reports nothing while its first report is on its way",
@@ -31,7 +31,7 @@ MUTANTS = (
         WATERMARKS,
         "self._restored.pop(watermark_fact(key), {}).get(directory_id, 0)",
         "max(self._restored.pop(watermark_fact(key), {}).values(), default=0)",
-        (f"{ROLE_TESTS}::test_the_watermark_of_an_older_copy_does_not_count",),
+        (f"{ROLE_TESTS}::test_the_stored_high_watermark_of_an_older_copy_is_ignored",),
     ),
     Mutant(
         "a report that arrives late leaves another directory in the metadata",
@@ -73,7 +73,7 @@ MUTANTS = (
         DIRECTORIES,
         "(known if known in log.moved_from else log.moved_from[-1])",
         "log.moved_from[-1]",
-        (f"{MOVE_TESTS}::test_a_replica_leads_again_although_the_directory_that_it_has_left_is_known_to_have_failed",),
+        (f"{MOVE_TESTS}::test_a_moved_replica_leads_again_although_its_former_directory_has_failed",),
     ),
     Mutant(
         "a restarted broker forgets that a replica has left a directory with all records",
@@ -82,7 +82,7 @@ MUTANTS = (
         "return []",
         (
             f"{MOVE_TESTS}::test_a_moved_replica_leads_again_if_its_former_directory_fails_at_the_next_start",
-            "tests/unit/broker/log/test_moves.py::test_a_crash_at_any_step_loses_no_acknowledged_record",
+            "tests/unit/broker/log/test_moves.py::test_a_crash_at_any_step_of_a_move_loses_no_acknowledged_record",
         ),
     ),
     Mutant(
@@ -90,14 +90,16 @@ MUTANTS = (
         "broker/log/marks.py",
         "            self._is_move_known = True\n",
         "",
-        (f"{MOVE_TESTS}::test_a_log_forgets_its_former_directory_once_the_controller_knows_its_present_one",),
+        (f"{MOVE_TESTS}::test_a_log_drops_its_former_directory_once_the_controller_knows_the_current_one",),
     ),
     Mutant(
         "an idle log claims until the next clean stop that it has all records of its former directory",
         "broker/log/upkeep.py",
         "if marks.start_offset != marks.written_start_offset or marks.is_move_outdated:",
         "if marks.start_offset != marks.written_start_offset:",
-        ("tests/unit/broker/log/test_moves.py::test_an_idle_log_does_not_name_its_former_directory_for_long",),
+        (
+            "tests/unit/broker/log/test_moves.py::test_an_idle_log_stops_naming_its_former_directory_with_the_next_checkpoint",
+        ),
     ),
     Mutant(
         "a log forgets its former directory while a report of that directory may still be applied",
@@ -111,21 +113,21 @@ MUTANTS = (
         DIRECTORIES,
         "if before == LOST or replica.key in logs.failures:",
         "if replica.key in logs.failures:",
-        (f"{MOVE_TESTS}::test_a_replica_whose_directory_was_removed_is_added_again",),
+        (f"{MOVE_TESTS}::test_a_replica_whose_directory_was_removed_can_be_assigned_again",),
     ),
     Mutant(
         "a replica that moved to a directory that fails at the next start begins anew in its former one",
         DIRECTORIES,
         "            return logs.moved_away(replica.key, assigned)\n",
         "            return None\n",
-        (f"{MOVE_TESTS}::test_a_moved_replica_does_not_begin_anew_in_its_former_directory",),
+        (f"{MOVE_TESTS}::test_a_moved_replica_does_not_start_over_in_its_former_directory",),
     ),
     Mutant(
         "a replica that may be in one of several failed directories is reported in the first",
         DIRECTORIES,
         "return LOST if len(failed) > 1 else next(iter(failed), None)",
         "return next(iter(failed), None)",
-        (f"{MOVE_TESTS}::test_a_replica_that_may_be_in_several_failed_directories_is_lost",),
+        (f"{MOVE_TESTS}::test_a_replica_that_may_be_in_several_failed_directories_is_reported_as_lost",),
     ),
     Mutant(
         "an older copy is used while the assigned directory is offline",
@@ -146,14 +148,14 @@ MUTANTS = (
         "broker/replica/strays.py",
         "limits.strays_kept_ms, unreported)",
         "limits.strays_kept_ms)",
-        (f"{MOVE_TESTS}::test_a_moved_replica_does_not_begin_anew_in_its_former_directory",),
+        (f"{MOVE_TESTS}::test_a_moved_replica_does_not_start_over_in_its_former_directory",),
     ),
     Mutant(
         "a member of the ISR that may be on a failed directory begins anew",
         DIRECTORIES,
         "self._context.broker_id not in (*partition.isr, *partition.elr):",
         "self._context.broker_id in (*partition.isr, *partition.elr):",
-        (f"{ROLE_TESTS}::test_an_isr_member_without_a_directory_is_not_recreated_while_one_failed",),
+        (f"{ROLE_TESTS}::test_an_isr_member_without_a_directory_is_not_recreated_while_a_directory_has_failed",),
     ),
     Mutant(
         "a replica is used in a directory that failed before the metadata was known",

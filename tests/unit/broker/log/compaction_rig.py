@@ -71,7 +71,7 @@ SHAPES = {
 
 
 class CompactionRig:
-    """The log, its twin, and the checks of all that a cleaning must keep.
+    """The log, its twin, and checks that a cleaning keeps what it must.
 
     records: the twin.  limit: end of everything that a cleaning was allowed to change.
     others: further directories, to which the log may move.

@@ -179,7 +179,7 @@ class MoveRig:
         await self.start()
 
     def check(self) -> None:
-        """The log exists once, with all acknowledged records, and with nothing that was not appended."""
+        """Check that the log exists once, has all acknowledged records, and has only records that were appended."""
         assert not self.logs.failures
         assert not self.logs.doubles
         assert self.log.end_offset >= self.acknowledged
@@ -187,7 +187,7 @@ class MoveRig:
         assert found == self.appended[: len(found)]
 
     def check_moved(self, at: int = 1) -> None:
-        """The log is in this directory, and no trace of a move is left."""
+        """Check that the log is in this directory, and that nothing remains of a move."""
         self.check()
         assert self.log.directory_id == self.ids[at]
         for number, disk in enumerate(self.disks):

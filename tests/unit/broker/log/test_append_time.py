@@ -1,4 +1,4 @@
-"""Records that get the time of their append, and limits of the timestamps that producers give."""
+"""Records that get the time of their append, and limits for the timestamps of producers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_appended_records_get_the_time_of_the_append(rig: Rig, codec: Code
     kept, stamped = batches_of(log)
     assert kept[HEADER_SIZE:] == own[HEADER_SIZE:]
     assert stamped[HEADER_SIZE:] == given[HEADER_SIZE:]
-    headers = check_batches(stamped)  # the checksum as well
+    headers = check_batches(stamped)  # this also checks the checksum
     assert isinstance(headers, list), headers
     assert (headers[0].max_timestamp, headers[0].base_offset) == (APPENDED_MS, 2)
     assert headers[0].attributes == int(codec) | TIMESTAMP_TYPE_FLAG
@@ -47,7 +47,7 @@ async def test_a_record_is_found_by_the_time_of_its_append(rig: Rig, codec: Code
     assert await log.max_timestamp_offset(4) == TimestampOffset(APPENDED_MS + 10, 2, 0)
 
 
-async def test_a_follower_copies_the_time_of_the_leader(rig: Rig) -> None:
+async def test_a_follower_copies_the_append_time_of_the_leader(rig: Rig) -> None:
     log = rig.create()
     log.append_as_leader(batch(Codec.NONE, 1), 0, 0, append_time_ms=APPENDED_MS)
     copied = batches_of(log)[0]
@@ -90,11 +90,11 @@ def test_a_timestamp_beyond_the_limit_is_refused(
         )
 
 
-def test_limits_do_not_apply_to_the_time_of_the_append() -> None:
+def test_timestamp_limits_do_not_apply_to_append_times() -> None:
     config = LogConfig(append_time=True, timestamp_age_max_ms=0, timestamp_ahead_max_ms=0)
     assert isinstance(checked(batch(Codec.NONE, 5_000, -5_000), config), Produced)
 
 
-def test_the_widest_limits_do_not_overflow() -> None:
+def test_the_widest_timestamp_limits_do_not_overflow() -> None:
     config = LogConfig(timestamp_age_max_ms=2**63 - 2, timestamp_ahead_max_ms=2**63 - 2)
     assert isinstance(checked(batch(Codec.NONE, NOW_MS, -NOW_MS), config), Produced)

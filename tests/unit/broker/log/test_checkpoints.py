@@ -1,4 +1,4 @@
-"""States among the facts: checkpoints, and the changes that the facts record first."""
+"""States of logs in the facts: checkpoints, and changes that are recorded in the facts before they are made."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_upkeep_skips_a_log_that_was_set_aside_before_its_turn(rig: Rig) -
     assert rig.disk.list("logs") == []
 
 
-async def test_a_moved_start_is_kept(rig: Rig) -> None:
+async def test_an_advanced_log_start_offset_survives_a_restart(rig: Rig) -> None:
     log = rig.create()
     fill(log, 30)
     await rig.settle(log)
@@ -59,7 +59,7 @@ async def test_a_checkpoint_that_fails_takes_the_directory_offline(
     assert list(rig.logs.failed_disks) == [log.directory_id]
 
 
-async def test_a_start_that_moves_during_a_checkpoint_deletes_no_named_segment(
+async def test_a_log_start_that_advances_during_a_checkpoint_deletes_no_segment_of_the_checkpoint(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = rig.create()
@@ -80,7 +80,7 @@ async def test_a_start_that_moves_during_a_checkpoint_deletes_no_named_segment(
 
 
 async def test_an_interrupted_checkpoint_is_repeated_by_a_clean_stop(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state that was never written must not be trusted by the next start: it lacks acknowledged records."""
+    """The next start must not trust the last stored state, which lacks acknowledged records."""
     log = rig.create()
     fill(log, 30)
     await rig.logs.checkpoint([log])
@@ -203,7 +203,7 @@ async def test_a_cancelled_reset_keeps_the_fact_of_its_folder(rig: Rig) -> None:
     assert rig.disk.facts.load(folder_fact(log.folder)) == before
 
 
-async def test_a_leadership_cancels_a_reset(rig: Rig) -> None:
+async def test_becoming_leader_cancels_a_reset(rig: Rig) -> None:
     log = rig.create()
     fill(log, 3)
     resetting = asyncio.ensure_future(rig.logs.reset_to(log, 1_000))
@@ -214,7 +214,7 @@ async def test_a_leadership_cancels_a_reset(rig: Rig) -> None:
     assert log.epochs.latest == 7
 
 
-async def test_a_leadership_cancels_a_reset_that_waits_for_its_turn(rig: Rig) -> None:
+async def test_becoming_leader_cancels_a_reset_that_waits_for_its_turn(rig: Rig) -> None:
     log = rig.create()
     fill(log, 3)
     await rig.settle(log)
@@ -230,7 +230,7 @@ async def test_a_leadership_cancels_a_reset_that_waits_for_its_turn(rig: Rig) ->
     assert len(batches_of(rig.log)) == 4
 
 
-async def test_a_leader_keeps_its_watermark_if_a_truncation_waits_for_its_turn(rig: Rig) -> None:
+async def test_a_new_leader_keeps_its_high_watermark_although_a_truncation_was_waiting(rig: Rig) -> None:
     log = rig.create()
     fill(log, 3)
     await rig.settle(log)
@@ -244,7 +244,7 @@ async def test_a_leader_keeps_its_watermark_if_a_truncation_waits_for_its_turn(r
     assert log.high_watermark == log.end_offset
 
 
-async def test_a_reset_leaves_a_log_alone_that_was_set_aside_before_its_turn(rig: Rig) -> None:
+async def test_a_reset_is_skipped_if_its_log_was_set_aside_before_its_turn(rig: Rig) -> None:
     log = rig.create()
     fill(log, 3)
     await rig.settle(log)

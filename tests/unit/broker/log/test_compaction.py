@@ -48,7 +48,7 @@ def simulated(seed: int = 1, **options: Any) -> Callable[[Callable[[CompactionRi
 # A whole log
 
 
-def test_a_quiet_log_is_compacted_once_its_active_segment_is_old() -> None:
+def test_an_idle_log_is_compacted_once_its_active_segment_is_old() -> None:
     async def scenario(rig: CompactionRig) -> None:
         for value in (b"1", b"2", b"3"):
             rig.append((b"a", value))
@@ -100,7 +100,7 @@ def test_retention_deletes_nothing_unless_the_policy_contains_delete() -> None:
 
 
 def test_a_marker_of_an_earlier_epoch_does_not_prevent_a_cleaning() -> None:
-    """A producer begins an epoch with its next batch.  Its last marker, which stays, has the epoch before."""
+    """A producer begins an epoch with its next batch.  Its last marker, which is kept, has the previous epoch."""
 
     async def scenario(rig: CompactionRig) -> None:
         transaction = bytearray(batch_at(0, (b"a", bytes(100)), producer=1))
@@ -161,7 +161,7 @@ def test_a_log_that_was_truncated_below_its_clean_part_is_dirty_again() -> None:
         await rig.clean()
         assert rig.log.marks.cleaned_offset > 10
         await rig.logs.lower_truncation_floor(rig.log, 10)
-        assert rig.log.marks.cleaned_offset <= 10  # so that no crash leaves it above
+        assert rig.log.marks.cleaned_offset <= 10  # so that it is not above the end of the log after a crash
         rig.log.truncate_to(10)
         assert rig.log.marks.cleaned_offset <= 10
         assert rig.log.compaction.dirty(rig.config, 0).start <= 10
@@ -201,7 +201,7 @@ def test_a_truncation_during_a_swap_loses_no_later_append() -> None:
     simulated(segment_size=3_000)(scenario)
 
 
-def test_an_uncleanable_log_is_left_alone_and_named() -> None:
+def test_an_uncleanable_log_is_reported_and_left_unchanged() -> None:
     async def scenario(rig: CompactionRig) -> None:
         for number in range(30):
             rig.append((b"%d" % (number % 3), bytes(100)))
@@ -220,7 +220,7 @@ def test_an_uncleanable_log_is_left_alone_and_named() -> None:
     simulated()(scenario)
 
 
-def test_a_log_waits_from_the_first_look_that_finds_it_due() -> None:
+def test_the_longest_wait_counts_from_the_first_check_that_finds_a_log_due() -> None:
     class BrokenWorker(LocalWorker):
         async def run(self, root: str, files: Files, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:
             raise WorkerError("no process")
@@ -235,7 +235,10 @@ def test_a_log_waits_from_the_first_look_that_finds_it_due() -> None:
         assert await rig.clean()
         assert rig.cleaner.failed_jobs == 1
         assert rig.cleaner.uncleanable[rig.log.key].cause == "no process"
-        assert (rig.cleaner.due(), rig.cleaner.longest_wait_ms()) == (1, 0)  # those that fail are counted elsewhere
+        assert (rig.cleaner.due(), rig.cleaner.longest_wait_ms()) == (
+            1,
+            0,
+        )  # the wait of a log whose cleaning failed is not measured
         assert rig.cleaner.dirty_bytes() > 1_000
         assert not await rig.clean()
         rig.cleaner.uncleanable.clear()
@@ -250,7 +253,7 @@ def test_a_log_waits_from_the_first_look_that_finds_it_due() -> None:
     simulated()(scenario)
 
 
-def test_a_log_with_bad_contents_is_tried_again_after_an_hour() -> None:
+def test_the_cleaning_of_a_log_with_invalid_records_is_retried_after_an_hour() -> None:
     async def scenario(rig: CompactionRig) -> None:
         batch = bytearray(build_batch([NewRecord(b"a", b"1", timestamp_ms=1)]))
         header = parse_header(batch)
@@ -350,7 +353,7 @@ def test_a_swap_that_was_finished_at_a_start_is_not_repeated_at_the_next_one(how
 
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("how", ["kill", "power cut"])
-def test_a_crash_at_any_step_of_a_swap_loses_nothing(how: str, torn: bool) -> None:
+def test_a_crash_at_any_step_of_a_swap_loses_no_record(how: str, torn: bool) -> None:
     steps = 0
 
     async def scenario(rig: CompactionRig) -> bool:
@@ -388,8 +391,8 @@ def test_a_crash_at_any_step_of_a_swap_loses_nothing(how: str, torn: bool) -> No
     assert steps > 20
 
 
-def test_logs_of_a_failed_directory_are_not_chosen() -> None:
-    """They stay in `logs`; the cleaner would choose them again and again, without a pause."""
+def test_logs_of_a_failed_directory_are_not_chosen_for_cleaning() -> None:
+    """Such logs stay in `logs`, so the cleaner could choose them again and again, without a pause."""
 
     async def scenario(rig: CompactionRig) -> None:
         for number in range(60):
@@ -417,7 +420,7 @@ def test_a_log_that_was_reset_since_it_was_chosen_is_not_cleaned() -> None:
     simulated()(scenario)
 
 
-def test_the_error_of_a_swap_that_goes_on_after_a_cancel_is_read() -> None:
+def test_the_error_of_a_swap_that_continues_after_a_cancel_is_retrieved() -> None:
     """Otherwise a broker that stops while a disk fails logs a traceback.  Seed 720100096."""
 
     async def test() -> None:

@@ -43,7 +43,7 @@ def leftovers(tmp_path: Path) -> list[Path]:
     return [one for kind in ("cleaned", "swap") for one in tmp_path.rglob(f"*.{kind}")]
 
 
-async def test_while_a_replacement_is_checked(
+async def test_a_cleaning_ends_if_its_log_is_removed_while_a_replacement_is_checked(
     rig: CompactionRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removals: list[asyncio.Task[None]] = []
@@ -63,10 +63,12 @@ async def test_while_a_replacement_is_checked(
     assert len(removals) == 1
     assert rig.cleaner.uncleanable[KEY].cause == "the log changed while it was cleaned"
     assert not await rig.cleaner.clean_next()
-    assert not rig.cleaner.uncleanable, "forgotten with the log"
+    assert not rig.cleaner.uncleanable, "the entry is removed with the log"
 
 
-async def test_after_a_part_was_swapped_in(rig: CompactionRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cleaning_ends_if_its_log_is_removed_after_a_replacement_was_swapped_in(
+    rig: CompactionRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     swap, swapped = LogManager.swap_segments, []
 
     async def then_removed(self: LogManager, *args: Any) -> bool:
@@ -82,7 +84,7 @@ async def test_after_a_part_was_swapped_in(rig: CompactionRig, tmp_path: Path, m
     assert leftovers(tmp_path) == []
 
 
-async def test_when_it_moves_while_a_replacement_is_checked(
+async def test_a_cleaning_ends_if_its_log_moves_while_a_replacement_is_checked(
     rig: CompactionRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = rig.others[0].directory_id

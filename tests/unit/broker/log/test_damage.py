@@ -1,4 +1,4 @@
-"""Damage after a clean stop: found by reads and at starts, and restored where nothing is lost."""
+"""Damage after a clean stop: it is found by reads and at starts, and repaired where no record is lost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_damage_after_a_clean_stop_is_found_when_it_is_read(rig: Rig) -> N
 
 
 async def test_every_flipped_byte_is_found_when_it_is_read_after_a_clean_stop(rig: Rig) -> None:
-    """Also in the first 21 bytes of a batch, which its checksum does not cover."""
+    """This includes the first 21 bytes of a batch, which its checksum does not cover."""
     log = rig.create(ONE_SEGMENT)
     batches = fill(log, 6)
     (path,) = rig.files(log)
@@ -94,7 +94,7 @@ async def test_a_wrong_base_offset_inside_a_long_read_is_found(rig: Rig, positio
 
 
 def read_in_order(log: PartitionLog, up_to_offset: int) -> None:
-    """Read batch after batch; none may be missing."""
+    """Read batch after batch, and check that no batch is missing."""
     offset = 0
     while offset < up_to_offset:
         batch = log.read(offset, 1, up_to_offset)
@@ -124,7 +124,7 @@ async def test_a_header_with_wrong_offsets_hides_no_committed_batch(rig: Rig, wa
 
 
 async def test_a_truncation_refuses_a_header_with_wrong_offsets(rig: Rig) -> None:
-    """The batch seems to hold the offset, and would be removed as a whole."""
+    """Because of the wrong offsets, the batch seems to contain offset 9, and would be removed as a whole."""
     log = rig.create(LogConfig())
     batches = fill(log, 6)
     (path,) = rig.files(log)
@@ -158,13 +158,13 @@ async def test_every_flipped_byte_of_a_checkpoint_is_found(clean: bool) -> None:
         await rig.restart()
         if KEY in rig.logs.failures:
             assert name in str(rig.logs.failures[KEY])
-        else:  # the checksum is no longer recognised as one, and its data is unchanged
+        else:  # the damaged field is no longer recognised as a checksum, and the data itself is unchanged
             assert position < good.index(b'"version"')
             assert batches_of(rig.log) == before
     await rig.end()
 
 
-async def test_a_checkpoint_of_a_release_that_wrote_no_checksum_is_read(rig: Rig) -> None:
+async def test_a_checkpoint_without_a_checksum_from_an_older_release_is_read(rig: Rig) -> None:
     log = rig.create()
     state = log.upkeep.take_state()
     data = encode_state(state)
@@ -172,7 +172,7 @@ async def test_a_checkpoint_of_a_release_that_wrote_no_checksum_is_read(rig: Rig
     assert decode_state("log/x", b"{" + data[data.index(b'"version"') :]) == state
 
 
-async def test_indexes_are_only_hints(rig: Rig) -> None:
+async def test_reads_are_correct_with_damaged_or_missing_indexes(rig: Rig) -> None:
     log = rig.create()
     before = fill(log, 60)
     await rig.stop()
@@ -195,7 +195,7 @@ async def test_indexes_are_only_hints(rig: Rig) -> None:
     assert batches_of(rig.log) == before
 
 
-async def test_an_index_of_other_content_is_rebuilt(rig: Rig) -> None:
+async def test_reads_are_correct_with_the_index_of_another_segment(rig: Rig) -> None:
     log = rig.create(SMALL)
     before = fill(log, 60)
     await rig.stop()
@@ -208,7 +208,7 @@ async def test_an_index_of_other_content_is_rebuilt(rig: Rig) -> None:
         assert rig.log.read(int.from_bytes(batch[:8], "big"), 1, rig.log.end_offset) == batch
 
 
-async def test_damaged_producer_snapshots_are_rebuilt(rig: Rig) -> None:
+async def test_a_retry_is_recognised_although_the_producer_snapshots_are_damaged(rig: Rig) -> None:
     log = rig.create()
     for number in range(40):
         append(log, [b"%d" % number], producer=(5, 0, number))
@@ -233,7 +233,7 @@ async def test_a_damaged_fact_takes_its_log_offline(rig: Rig) -> None:
     assert f"fact {name} is damaged" in str(rig.logs.failures[KEY])
 
 
-async def test_folders_of_others_are_left_alone(rig: Rig) -> None:
+async def test_unknown_folders_are_left_unchanged(rig: Rig) -> None:
     (rig.folder / "logs" / "lost+found").mkdir()
     (rig.folder / "logs" / "topic-1.nonsense").mkdir()
     await rig.restart(clean=False)

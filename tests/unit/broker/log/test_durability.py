@@ -1,4 +1,4 @@
-"""Invariants at any end of the process: nothing uncommitted is deleted, facts are stored only once the records are
+"""Invariants after any end of the process: no uncommitted record is deleted, facts are stored only once records are
 durable, and nothing remains of records that no longer exist."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.log.rig import KEY, Rig, append, batches_of, fill, stopped_at
 
 FOREVER = 10**9
-SMALL = LogConfig(segment_size_max=300, index_interval=100)  # three of `record` in a segment
+SMALL = LogConfig(segment_size_max=300, index_interval=100)  # a segment holds three batches of `record`
 OLD = LogConfig(segment_size_max=300, retention_ms=1)
 LARGE = LogConfig(segment_size_max=300, retention_ms=-1, retention_size=0)
 
@@ -64,7 +64,7 @@ async def test_retention_deletes_nothing_that_is_not_durable(rig: Rig, config: L
     assert log.upkeep.retained_start(log.config, FOREVER, FOREVER) >= 9
 
 
-async def test_the_start_never_passes_the_watermark(rig: Rig) -> None:
+async def test_the_log_start_offset_never_passes_the_high_watermark(rig: Rig) -> None:
     log = rig.create(SMALL)
     for number in range(6):
         record(log, number)
@@ -93,7 +93,7 @@ class Replica(NamedTuple):
     log: PartitionLog
 
 
-async def test_a_watermark_is_written_only_as_far_as_the_log_is_durable(rig: Rig) -> None:
+async def test_the_high_watermark_is_stored_only_up_to_the_durable_end_of_the_log(rig: Rig) -> None:
     log = rig.create(SMALL)
     for number in range(4):
         record(log, number)
@@ -143,7 +143,7 @@ async def test_a_recovery_point_is_durable_and_committed(rig: Rig) -> None:
     assert log.upkeep.take_state().recovery.offset == 4
 
 
-async def test_after_a_crash_the_stored_watermark_counts_as_committed(rig: Rig) -> None:
+async def test_records_below_the_stored_high_watermark_are_committed_after_a_crash(rig: Rig) -> None:
     log = rig.create(LogConfig())
     for number in range(3):
         record(log, number)
@@ -157,7 +157,7 @@ async def test_after_a_crash_the_stored_watermark_counts_as_committed(rig: Rig) 
 # Truncation
 
 
-async def test_a_truncation_lowers_every_mark(rig: Rig) -> None:
+async def test_a_truncation_lowers_the_flushed_offset_and_the_high_watermark(rig: Rig) -> None:
     log = rig.create(LogConfig())
     for number in range(6):
         record(log, number)
@@ -171,7 +171,7 @@ async def test_a_truncation_lowers_every_mark(rig: Rig) -> None:
     assert log.flushed_offset == 2
 
 
-async def test_the_flush_of_another_generation_does_not_count(rig: Rig) -> None:
+async def test_a_flush_that_began_before_a_truncation_does_not_raise_the_flushed_offset(rig: Rig) -> None:
     log = rig.create(LogConfig())
     for number in range(3):
         record(log, number)
@@ -206,9 +206,9 @@ async def test_no_producer_snapshot_outlives_a_truncation(rig: Rig, clean: bool)
 async def test_a_long_uncommitted_tail_does_not_displace_the_producers_below_the_start(
     rig: Rig, watermark: int, last: list[int]
 ) -> None:
-    """Simulator seed 730022071: a retry was appended again, because the log forgot its producer when it was truncated.
+    """Simulator seed 730022071: a retry was appended again, because the truncation removed its producer.
 
-    Retention had deleted the producer's records, so only a snapshot could tell.
+    Retention had deleted the producer's records, so only a snapshot still contained the producer.
     """
     log = rig.create(OLD)
     for number in range(3):
@@ -226,7 +226,7 @@ async def test_a_long_uncommitted_tail_does_not_displace_the_producers_below_the
     assert sequences(log) == {5: [0, 1, 2], **({6: last} if last else {})}
 
 
-async def test_no_producer_snapshot_outlives_a_tail_that_a_crash_tore(rig: Rig) -> None:
+async def test_no_producer_snapshot_outlives_the_records_that_a_crash_removed(rig: Rig) -> None:
     log = rig.create(SMALL)
     for number in range(6):
         record(log, number)
@@ -246,7 +246,7 @@ async def test_no_producer_snapshot_outlives_a_tail_that_a_crash_tore(rig: Rig) 
     assert sequences(rig.log) == {5: [0, 1]}
 
 
-async def test_no_producer_snapshot_outlives_a_restart_at_the_leaders_start(rig: Rig) -> None:
+async def test_no_producer_snapshot_outlives_a_reset_of_the_log(rig: Rig) -> None:
     log = rig.create(SMALL)
     for number in range(6):
         record(log, number)
@@ -263,7 +263,7 @@ async def test_no_producer_snapshot_outlives_a_restart_at_the_leaders_start(rig:
 
 
 @pytest.mark.parametrize("config", [SMALL, replace(SMALL, write_caching=True)], ids=["flushed", "write.caching"])
-async def test_a_truncation_lasts_until_it_is_durable(rig: Rig, config: LogConfig) -> None:
+async def test_a_log_counts_as_truncating_until_the_truncation_is_durable(rig: Rig, config: LogConfig) -> None:
     log = rig.create(config)
     fill(log, 10)
     await rig.logs.flush_all([log])
@@ -272,7 +272,7 @@ async def test_a_truncation_lasts_until_it_is_durable(rig: Rig, config: LogConfi
     log.truncate_to(5)
     end_offset = log.end_offset
     assert (log.is_settled, log.durability.is_truncating) == (False, True)
-    async with asyncio.timeout(20):  # no one asks for a flush
+    async with asyncio.timeout(20):  # nothing requests a flush
         assert await reported.get() == end_offset
     assert log.is_settled
 

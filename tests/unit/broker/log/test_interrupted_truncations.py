@@ -14,7 +14,7 @@ from tests.unit.broker.log.rig import KEY, SMALL, HeldCommits, Rig, append, batc
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
-async def test_a_power_failure_may_undo_a_part_of_a_truncation(rig: Rig, is_cut: bool) -> None:
+async def test_recovery_accepts_a_truncation_that_a_power_failure_undid_in_part(rig: Rig, is_cut: bool) -> None:
     """The deletions of later segments may be lost, whether the truncation of the last one is on the disk or not."""
     log = rig.create()
     before = fill(log, 30)
@@ -36,7 +36,7 @@ async def test_a_power_failure_may_undo_a_part_of_a_truncation(rig: Rig, is_cut:
 async def test_a_flush_during_a_truncation_does_not_undo_its_preparation(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush that began before names a segment that the truncation is about to delete."""
+    """An earlier flush would record a segment that the truncation is about to delete."""
     log = rig.create()
     fill(log, 30)
     await rig.logs.flush_all([log])
@@ -68,10 +68,10 @@ async def test_a_flush_during_a_truncation_does_not_undo_its_preparation(
     assert set(written) == {kept}
 
 
-async def test_a_truncation_after_an_unflushed_roll_proves_no_new_segment(
+async def test_a_truncation_after_an_unflushed_roll_marks_no_new_segment_as_durable(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of several new segments, a power failure may keep a later one and lose the one before."""
+    """Of several new segments, a power failure may keep a later segment and lose an earlier one."""
     log = rig.create()
     flushed = fill(log, 3)
     await rig.logs.flush_all([log])
@@ -92,8 +92,10 @@ async def test_a_truncation_after_an_unflushed_roll_proves_no_new_segment(
     assert batches_of(rig.log) == flushed
 
 
-async def test_a_truncation_within_the_first_batch_of_a_segment_is_prepared(rig: Rig) -> None:
-    """It deletes that segment, since it removes the batch as a whole.  The one before then grows."""
+async def test_preparing_a_truncation_within_the_first_batch_of_a_segment_records_the_previous_segment(
+    rig: Rig,
+) -> None:
+    """Such a truncation removes the whole batch, and so deletes its segment.  The previous segment then grows."""
     log = rig.create()
     fill(log, 30)
     while log.segments[-1].end_offset - log.segments[-1].base_offset < 2 or len(log.segments) < 3:
@@ -127,7 +129,7 @@ async def test_a_truncation_lowers_the_fact_that_a_flush_is_writing(rig: Rig, mo
     may_write.set()
     await preparing
     newest, prepared = (b"%d" % log.segments[at].base_offset for at in (-1, 2))
-    assert written[:2] == [newest, prepared]  # a later flush writes the newest one again
+    assert written[:2] == [newest, prepared]  # a later flush records the newest segment again
 
 
 async def test_a_truncation_lowers_an_existing_fact_even_with_write_caching(rig: Rig) -> None:
@@ -155,7 +157,7 @@ async def test_damage_is_recognised_after_a_prepared_truncation_that_did_not_hap
     assert "but a good batch follows in" in str(rig.logs.failures[KEY])
 
 
-async def test_a_truncation_whose_flush_ends_while_another_one_is_prepared_is_complete(
+async def test_a_truncation_completes_if_its_flush_ends_while_another_truncation_is_prepared(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the replica would wait for ever: no later flush contains the deletions of the first truncation."""

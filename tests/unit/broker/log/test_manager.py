@@ -21,7 +21,7 @@ from quorumlog.runtime.syncs import SyncJob, SyncThreads, close_all
 from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of, fill, stopped_at, two_disks
 
 
-async def test_folders_appear_with_the_first_append(rig: Rig) -> None:
+async def test_the_folder_of_a_log_is_created_by_the_first_append(rig: Rig) -> None:
     log = rig.create()
     assert os.listdir(rig.folder / "logs") == []
     assert log.flushed_offset == log.end_offset == 0
@@ -85,7 +85,7 @@ async def test_a_failed_disk_is_reported(rig: Rig, monkeypatch: pytest.MonkeyPat
     assert rig.disk.facts.load("clean") == {}
 
 
-async def test_a_disk_that_fails_at_the_start_is_offline_and_the_others_are_not(tmp_path: Path) -> None:
+async def test_only_the_disk_that_fails_at_the_start_is_offline(tmp_path: Path) -> None:
     disks = two_disks(tmp_path)
     logs = LogManager(disks)
     await logs.open()
@@ -129,7 +129,7 @@ async def dirty_in_each(tmp_path: Path) -> AsyncIterator[tuple[list[FileDisk], L
         disk.close()
 
 
-async def test_disks_fail_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_disk_does_not_affect_other_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with dirty_in_each(tmp_path) as (disks, logs, (one, two)):
         disks[0]._set_failure(DiskError("broken"))
         with pytest.raises(DiskError):
@@ -256,7 +256,7 @@ async def test_a_damaged_copy_that_the_metadata_name_takes_the_replica_offline(t
 
 
 async def check_that_it_starts_over(logs: LogManager) -> None:
-    """A reassignment to another broker and back leaves neither copy behind."""
+    """Check that a reassignment to another broker and back removes both copies."""
     await logs.set_aside([KEY], wall_ms=3)
     assert len(logs.strays()) == 2
     assert not logs.failures
@@ -266,7 +266,7 @@ async def check_that_it_starts_over(logs: LogManager) -> None:
     assert logs.clean_stop
 
 
-async def test_copies_of_which_the_metadata_name_neither_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_two_copies_that_the_metadata_do_not_name_are_set_aside_by_a_reassignment(tmp_path: Path) -> None:
     disks = await in_two_directories(tmp_path)
     for _ in range(2):
         logs = LogManager(disks)
@@ -322,7 +322,7 @@ async def test_a_stop_that_interrupts_setting_doubles_aside_is_not_clean(tmp_pat
         disk.close()
 
 
-async def test_a_directory_that_fails_while_it_is_opened_leaves_the_other_copy(
+async def test_a_replica_uses_its_other_copy_if_a_directory_fails_while_it_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disks = await in_two_directories(tmp_path)

@@ -1,4 +1,4 @@
-"""Missing logs that existed: the facts name them, even if no checkpoint was written."""
+"""Logs that are missing from the disk: the facts name them, even if no checkpoint was written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ async def write_watermark(rig: Rig, log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-async def test_a_flipped_bit_in_the_last_batch_is_damage_if_it_was_committed(rig: Rig, committed: bool) -> None:
+async def test_a_flipped_bit_in_the_last_batch_is_reported_only_if_the_batch_was_committed(
+    rig: Rig, committed: bool
+) -> None:
     log = rig.create(ONE_SEGMENT)
     batches = fill(log, 6)
     await rig.settle(log)
@@ -49,7 +51,7 @@ async def test_a_missing_folder_is_not_recreated(rig: Rig) -> None:
         assert not (rig.folder / log.folder).exists()
         await (rig.stop() if clean else rig.kill())
     await rig.start()
-    await rig.logs.set_aside([KEY], wall_ms=1)  # as a reassignment does: it starts over
+    await rig.logs.set_aside([KEY], wall_ms=1)  # a reassignment does this, too: the replica starts over
     assert await rig.logs.delete_strays(0, kept_ms=0) == 1
     fill(rig.create(), 3)
     await rig.restart(clean=False)
@@ -107,7 +109,7 @@ async def test_records_dropped_by_a_reset_are_not_reported_missing(rig: Rig) -> 
     assert (rig.log.end_offset, rig.logs.failures) == (5, {})
 
 
-async def test_a_reset_is_put_off_if_the_watermark_is_written_meanwhile(
+async def test_a_reset_is_postponed_if_the_high_watermark_is_written_meanwhile(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the log would end below the watermark in the facts, and the next start would find it damaged."""
@@ -142,7 +144,7 @@ async def test_a_recreated_replica_is_not_compared_with_its_predecessor(rig: Rig
     assert rig.logs.failures == {}
 
 
-async def test_the_stored_watermark_is_restored(rig: Rig) -> None:
+async def test_the_stored_high_watermark_is_restored(rig: Rig) -> None:
     log = rig.create()
     fill(log, 5)
     await rig.settle(log)
@@ -154,7 +156,7 @@ async def test_the_stored_watermark_is_restored(rig: Rig) -> None:
     assert rig.log.end_offset > end
 
 
-async def test_many_new_partitions_share_transactions(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_new_partitions_share_a_few_commits_of_facts(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     commits = 0
     commit = rig.disk.facts.commit
 

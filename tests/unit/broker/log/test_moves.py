@@ -62,7 +62,7 @@ async def test_an_empty_log_moves(rig: MoveRig, config: LogConfig) -> None:
     assert rig.log.end_offset == 1
 
 
-async def test_a_log_moves_there_and_back_again_and_stops_cleanly(rig: MoveRig) -> None:
+async def test_a_log_moves_repeatedly_between_two_directories_and_stops_cleanly(rig: MoveRig) -> None:
     rig.create()
     await rig.fill(9)
     for target in (1, 0, 1):
@@ -80,8 +80,8 @@ async def test_a_log_moves_there_and_back_again_and_stops_cleanly(rig: MoveRig) 
     assert batches_of(rig.log) == rig.appended
 
 
-async def test_an_idle_log_does_not_name_its_former_directory_for_long(rig: MoveRig) -> None:
-    """While the directory is offline, the replica may begin anew in the former one.  Then this copy lacks records."""
+async def test_an_idle_log_stops_naming_its_former_directory_with_the_next_checkpoint(rig: MoveRig) -> None:
+    """While the current directory is offline, the replica may start over in the former one, and lack records there."""
     rig.create()
     await rig.fill(3)
     await rig.move()
@@ -95,7 +95,7 @@ async def test_an_idle_log_does_not_name_its_former_directory_for_long(rig: Move
     assert not rig.log.moved_from
 
 
-async def test_appends_and_acknowledgements_go_on_during_a_move(rig: MoveRig) -> None:
+async def test_appends_and_acknowledgements_continue_during_a_move(rig: MoveRig) -> None:
     rig.create()
     await rig.fill(5)
     rig.on_operation = lambda: rig.append(b"during the move")
@@ -111,7 +111,7 @@ async def test_appends_and_acknowledgements_go_on_during_a_move(rig: MoveRig) ->
 
 
 async def _interrupted_move(stop_at: int, *, power_cut: bool, seed: int) -> bool:
-    """Move a log under appends, stop before an operation of a disk, and start again.  False: it was not stopped."""
+    """Move a log under appends, stop before an operation of a disk, and restart; return whether it was stopped."""
     rig = MoveRig(seed, torn=power_cut)
     await rig.start()
     rig.create()
@@ -141,14 +141,14 @@ async def _interrupted_move(stop_at: int, *, power_cut: bool, seed: int) -> bool
 
 @pytest.mark.parametrize("power_cut", [False, True])
 @pytest.mark.parametrize("part", range(4))
-async def test_a_crash_at_any_step_loses_no_acknowledged_record(part: int, power_cut: bool) -> None:
+async def test_a_crash_at_any_step_of_a_move_loses_no_acknowledged_record(part: int, power_cut: bool) -> None:
     stop_at = part
     while await _interrupted_move(stop_at, power_cut=power_cut, seed=stop_at + 1):
         stop_at += 4
     assert stop_at > 20
 
 
-async def test_a_move_goes_on_after_a_restart(rig: MoveRig) -> None:
+async def test_a_move_continues_after_a_restart(rig: MoveRig) -> None:
     rig.create()
     await rig.fill(6)
     await rig.logs.moves.request({KEY: rig.ids[1]})
@@ -178,7 +178,7 @@ async def test_a_cancelled_move_leaves_the_log_and_no_copy(rig: MoveRig) -> None
     rig.check_moved(0)
 
 
-async def test_a_move_that_is_being_decided_stays_known_after_a_cancel(
+async def test_a_move_that_is_being_decided_completes_after_a_cancel(
     rig: MoveRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.create()
@@ -205,7 +205,7 @@ async def test_a_move_that_is_being_decided_stays_known_after_a_cancel(
 
 
 async def test_moves_read_no_facts(rig: MoveRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That takes long with many logs, and stops the event loop while a disk hangs in a commit."""
+    """Reading facts takes long with many logs, and blocks the event loop while a disk hangs in a commit."""
     rig.create()
     await rig.fill(20)
 
@@ -254,7 +254,7 @@ async def test_a_truncation_during_the_copy_reaches_the_copy(rig: MoveRig, keep:
         log.truncate_to(keep)
         rig.acknowledged = keep
         log.begin_epoch(1)
-        for _ in range(20):  # as long as before, but other records
+        for _ in range(20):  # as many records as before, but different ones
             append(log, [b"other" * 10], 1)
         rig.appended = batches_of(log)
 
@@ -306,7 +306,7 @@ async def test_a_truncation_that_waited_for_the_decision_happens_in_the_new_dire
     assert rig.log.end_offset == 7
 
 
-async def test_records_that_a_complete_copy_calls_flushed_are_not_acknowledged_early(
+async def test_an_append_during_the_decision_of_a_move_is_not_acknowledged_before_it_is_copied(
     rig: MoveRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """write.caching is switched off before a move is decided, and on again during the decision."""
@@ -332,7 +332,9 @@ async def test_records_that_a_complete_copy_calls_flushed_are_not_acknowledged_e
     await rig.restart(power_cut=True)
     assert rig.log.directory_id == rig.ids[1]
     assert rig.logs.early_topics == frozenset()
-    assert rig.log.end_offset == acknowledged[-1], "no fact shows that acknowledged records may be missing"
+    assert rig.log.end_offset == acknowledged[-1], (
+        "all acknowledged records exist, because no fact says that some may be missing"
+    )
 
 
 async def test_retention_during_the_copy_deletes_from_the_copy(rig: MoveRig) -> None:
@@ -388,7 +390,7 @@ async def test_a_log_that_is_deleted_during_its_move_is_deleted_in_both_director
         assert not any(FOLDER in fact for fact in disk.facts.load() if not fact.startswith("stray/"))
 
 
-async def test_a_move_that_is_given_up_counts_once_although_its_source_fails_as_well(
+async def test_an_abandoned_move_counts_as_failed_once_although_its_source_fails_as_well(
     rig: MoveRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.create()
@@ -419,7 +421,7 @@ async def test_moves_that_wait_for_a_failed_directory_count_as_failed(rig: MoveR
     assert (rig.logs.moves.finished, rig.logs.moves.failed, rig.logs.moves.targets) == (0, 2, {})
 
 
-async def test_a_move_whose_directory_fails_does_not_end_a_newer_one(
+async def test_a_move_whose_directory_fails_does_not_end_a_newer_move(
     rig: MoveRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.create()
@@ -438,7 +440,9 @@ async def test_a_move_whose_directory_fails_does_not_end_a_newer_one(
     of_logs._targets.clear()
 
 
-async def test_a_full_target_stays_usable_and_the_log_stays(rig: MoveRig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_stays_in_its_directory_if_the_target_is_full_and_the_target_stays_usable(
+    rig: MoveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig.create()
     await rig.fill(5)
 
@@ -489,7 +493,7 @@ async def _failed_move(operation: int) -> str | None:
         assert rig.acknowledged == rig.log.end_offset
         rig.disks[1].full = False
         await rig.restart(power_cut=True)
-        if KEY in rig.logs.doubles:  # the target failed when it had the facts of the log already
+        if KEY in rig.logs.doubles:  # the target failed after it had stored the facts of the log
             rig.logs.settle(KEY, rig.ids[0])
             rig.follow_acknowledgements()
             await rig.logs.set_doubles_aside(wall_ms=7_000)
@@ -511,7 +515,7 @@ async def test_a_target_that_fails_leaves_the_source_unharmed() -> None:
     assert set(phases) == {"copy", "after the decision"}
 
 
-async def test_a_slow_target_delays_acknowledgements_only_shortly(
+async def test_a_slow_target_delays_acknowledgements_only_briefly(
     rig: MoveRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(moves, "HOLD_S", 0.02)
@@ -539,7 +543,7 @@ async def test_a_slow_target_delays_acknowledgements_only_shortly(
     assert batches_of(rig.log) == rig.appended
 
 
-async def test_an_offline_source_keeps_a_future_that_may_count(rig: MoveRig) -> None:
+async def test_a_complete_copy_is_kept_while_the_source_of_its_move_is_offline(rig: MoveRig) -> None:
     rig.create()
     await rig.fill(6)
     rig.on_operation = lambda: setattr(rig, "is_stopped", rig.operations[-1] == "rename 1")  # the move is decided
@@ -585,7 +589,7 @@ async def test_a_replica_that_was_created_while_the_source_was_offline_is_not_re
     assert target.facts.load("future/") == source.facts.load("moving/") == {}
 
 
-async def test_a_target_that_is_offline_at_the_start_is_remembered_by_the_source(rig: MoveRig) -> None:
+async def test_the_source_remembers_a_decided_move_while_the_target_is_offline(rig: MoveRig) -> None:
     rig.create()
     await rig.fill(6)
     rig.on_operation = lambda: setattr(rig, "is_stopped", rig.operations[-1] == "rename 1")  # the move is decided
@@ -646,7 +650,7 @@ async def test_a_cleaning_during_the_copy_reaches_the_copy(rig: MoveRig, monkeyp
     assert batches_of(rig.log) == rig.appended
 
 
-async def test_a_cleaning_that_began_before_the_decision_is_too_late(
+async def test_a_cleaning_that_began_before_the_decision_of_a_move_is_discarded(
     rig: MoveRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.create(COMPACTED)

@@ -30,7 +30,7 @@ async def test_a_leader_sets_offsets_and_epoch(rig: Rig) -> None:
         (3, 4, 2),
         (5, 4, 1),
     ]
-    assert sent == make_batch([b"a", b"b"]) + make_batch([b"c"])  # the caller's bytes stay as they were
+    assert sent == make_batch([b"a", b"b"]) + make_batch([b"c"])  # the bytes of the caller are unchanged
 
 
 async def test_a_refused_append_changes_nothing(rig: Rig) -> None:
@@ -145,7 +145,7 @@ async def test_segments_roll_by_size_and_by_age(rig: Rig) -> None:
     append(log, [b"x"], now_ms=999)
     append(log, [b"x"], now_ms=1_500)
     assert len(log.segments) == by_size + 1
-    append(log, [b"x" * 1_000], now_ms=1_500)  # larger than a segment: gets one of its own
+    append(log, [b"x" * 1_000], now_ms=1_500)  # a batch that is larger than a segment gets a segment of its own
     assert log.segments[-1].size > 1_000
     assert len(batches_of(log)) == 13
     assert [int(path.stem) for path in rig.files(log)] == [segment.base_offset for segment in log.segments]
@@ -186,7 +186,7 @@ async def test_committed_records_are_never_truncated(rig: Rig) -> None:
     assert rig.log.end_offset == end_offset
 
 
-async def test_a_flush_of_truncated_records_does_not_count(rig: Rig) -> None:
+async def test_a_flush_of_records_that_were_truncated_meanwhile_does_not_raise_the_flushed_offset(rig: Rig) -> None:
     log = rig.create()
     append(log, [b"a"])
     append(log, [b"b"])
@@ -237,7 +237,7 @@ async def test_many_waiters_share_few_flushes(rig: Rig, monkeypatch: pytest.Monk
     assert seen[-1] == logs[0].end_offset == 10
 
 
-async def test_marks_move_forward_only(rig: Rig) -> None:
+async def test_the_high_watermark_and_the_log_start_offset_never_move_back(rig: Rig) -> None:
     log = rig.create()
     fill(log, 10)
     log.advance_high_watermark(8)

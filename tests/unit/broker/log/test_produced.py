@@ -75,12 +75,12 @@ def test_second_batch_of_a_produce_is_checked_too() -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSING, ids=lambda codec: codec.name)
-def test_body_that_is_not_of_its_codec_is_refused(codec: Codec) -> None:
+def test_a_body_that_does_not_match_its_codec_is_refused(codec: Codec) -> None:
     rubbish = make_batch([b"v"], attributes=codec, compress=lambda _: b"\x00rubbish that no codec writes")
     assert refused(inflated(rubbish)).code == KafkaCode.INVALID_RECORD
 
 
-def test_lz4_that_java_clients_do_not_read_is_refused() -> None:
+def test_an_lz4_batch_that_java_clients_cannot_read_is_refused() -> None:
     values = [random.Random(1).randbytes(1_000)] * 200
     linked = make_batch(values, attributes=Codec.LZ4, compress=partial(lz4.frame.compress, block_linked=True))
     refusal = refused(inflated(linked))
@@ -101,7 +101,7 @@ def test_batch_that_inflates_too_far_is_refused_as_too_large(codec: Codec) -> No
     assert refused(check_inflated(batches, len(body) - 1)).code == KafkaCode.MESSAGE_TOO_LARGE
 
 
-def test_batches_of_one_produce_share_the_bound() -> None:
+def test_batches_of_one_produce_share_the_limit_of_the_inflated_size() -> None:
     one = sealed(body_of(record(0, value=varint(1_000) + bytes(1_000))), 1, Codec.ZSTD)
     batches = produced(one * 3)
     assert isinstance(check_inflated(batches, 3 * 1_020), Produced)
@@ -118,7 +118,7 @@ def test_the_inflated_size_of_a_produce_is_limited() -> None:
     assert produced(make_batch([b"v"])).compressed_size == 0
 
 
-async def test_wrong_max_timestamp_is_corrected_and_the_checksum_with_it(log: PartitionLog) -> None:
+async def test_a_wrong_max_timestamp_is_corrected_together_with_the_checksum(log: PartitionLog) -> None:
     data = make_batch([b"a", b"b", b"c"], timestamps=[5, 9, 7], max_timestamp=10**12)
     log.append_as_leader(make_batch([b"before"]), 1, 0)
     log.append_as_leader(data, 1, 0)
@@ -160,7 +160,7 @@ async def test_refused_batch_consumes_no_sequence(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_compacted_topic_needs_keys(codec: Codec) -> None:
+def test_a_record_without_a_key_is_refused_in_a_compacted_topic(codec: Codec) -> None:
     config = LogConfig(compacts=True)
     keyed, plain = NewRecord(b"k", b"v", timestamp_ms=1), NewRecord(None, b"v", timestamp_ms=1)
     for records, wanted in (([keyed], None), ([keyed, plain], 1)):

@@ -6,11 +6,11 @@ from broker.log import LogConfig
 from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, stopped_at
 
 
-async def test_expired_producers_are_forgotten(rig: Rig) -> None:
+async def test_idle_producers_are_removed_after_the_expiration_time(rig: Rig) -> None:
     log = rig.create(LogConfig(producer_expiration_ms=1_000))
     append(log, [b"a"], now_ms=0, producer=(5, 0, 0))
     await rig.settle(log)
-    await rig.logs.maintain(stopped_at(10_000), 0)  # silence begins here
+    await rig.logs.maintain(stopped_at(10_000), 0)  # the idle time begins now
     assert log.producers.get(5) is not None
     await rig.logs.maintain(stopped_at(11_000), 0)
     assert log.producers.get(5) is not None
@@ -20,7 +20,7 @@ async def test_expired_producers_are_forgotten(rig: Rig) -> None:
     assert append(rig.log, [b"b"], producer=(5, 0, 1)).first_offset == 1
 
 
-async def test_silence_is_not_measured_from_before_a_wait_for_another_log(rig: Rig) -> None:
+async def test_the_idle_time_of_a_producer_begins_when_maintenance_reaches_its_log(rig: Rig) -> None:
     """A round of maintenance may take long, because a disk hangs."""
     config = LogConfig(producer_expiration_ms=1_000)
     for key in (KEY, OTHER):
@@ -42,7 +42,7 @@ async def test_a_retry_of_an_uncommitted_batch_is_recognised_after_any_time(rig:
     assert append(log, [b"b"], producer=(5, 0, 1)) == (1, 2, True)
 
 
-async def test_a_retry_shows_that_its_producer_is_alive(rig: Rig) -> None:
+async def test_a_retry_restarts_the_idle_time_of_its_producer(rig: Rig) -> None:
     log = rig.create(LogConfig(producer_expiration_ms=1_000))
     append(log, [b"a"], producer=(5, 0, 0))
     await rig.settle(log)
@@ -53,7 +53,7 @@ async def test_a_retry_shows_that_its_producer_is_alive(rig: Rig) -> None:
 
 
 async def test_producers_read_after_a_truncation_or_a_restart_have_no_idle_time(rig: Rig) -> None:
-    """This holds for any timestamps of the records."""
+    """The timestamps of the records do not matter."""
     log = rig.create(LogConfig(producer_expiration_ms=1_000))
     append(log, [b"a"], producer=(5, 0, 0), timestamps=[1])
     await rig.settle(log)

@@ -14,7 +14,7 @@ def frame_of(size: int) -> memoryview:
     return memoryview(bytearray(size))
 
 
-def test_an_append_is_found_from_its_beginning_only() -> None:
+def test_a_recent_append_is_found_only_at_its_start_position() -> None:
     recent = RecentAppends(1000)
     recent.keep("a", 50, memoryview(bytearray(b"0123456789")))
     assert bytes(recent.find("a", 50, 60) or b"") == b"0123456789"
@@ -24,7 +24,7 @@ def test_an_append_is_found_from_its_beginning_only() -> None:
     assert recent.find("b", 50, 60) is None
 
 
-def test_nobody_can_change_a_kept_append() -> None:
+def test_a_recent_append_is_returned_read_only() -> None:
     recent = RecentAppends(1000)
     recent.keep("a", 0, frame_of(10))
     found = recent.find("a", 0, 10)
@@ -32,7 +32,7 @@ def test_nobody_can_change_a_kept_append() -> None:
     assert found.readonly
 
 
-def test_the_oldest_append_makes_way() -> None:
+def test_the_oldest_recent_append_is_dropped_at_the_memory_limit() -> None:
     recent = RecentAppends(100)
     for position in range(0, 120, 40):
         recent.keep("a", position, frame_of(40))
@@ -40,7 +40,7 @@ def test_the_oldest_append_makes_way() -> None:
     assert [recent.find("a", position, position + 40) is not None for position in (0, 40, 80)] == [False, True, True]
 
 
-def test_a_slice_counts_as_the_frame_that_it_keeps_alive() -> None:
+def test_a_slice_counts_with_the_size_of_the_frame_that_it_keeps_in_memory() -> None:
     recent = RecentAppends(100)
     recent.keep("a", 0, frame_of(60)[:5])
     assert recent.size == 60
@@ -50,7 +50,7 @@ def test_a_slice_counts_as_the_frame_that_it_keeps_alive() -> None:
     assert (recent.size, recent.find("a", 0, 5)) == (41, None)
 
 
-def test_a_truncation_forgets_what_it_removes_or_cuts() -> None:
+def test_a_truncation_drops_the_recent_appends_that_it_removes_or_shortens() -> None:
     recent = RecentAppends(1000)
     for position in (0, 10, 20):
         recent.keep("a", position, frame_of(10))
@@ -62,7 +62,7 @@ def test_a_truncation_forgets_what_it_removes_or_cuts() -> None:
     assert recent.size == 10
 
 
-def test_an_append_that_follows_a_truncation_is_found_and_makes_way_in_its_turn() -> None:
+def test_an_append_after_a_truncation_is_found_and_is_dropped_in_order_of_age() -> None:
     recent = RecentAppends(100)
     for position in (0, 40):
         recent.keep("a", position, frame_of(40))
@@ -79,10 +79,10 @@ def test_an_append_that_follows_a_truncation_is_found_and_makes_way_in_its_turn(
     for segment in ("a", "b"):
         recent.forget(segment)
     assert recent.size == 0
-    assert not recent._positions, "nothing is left of a segment"
+    assert not recent._positions, "no segment remains in memory"
 
 
-async def test_a_log_serves_a_leaders_append_without_its_file(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_serves_a_recent_append_from_memory(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     log = rig.create()
     frame = memoryview(bytearray(make_batch([b"one", b"two"])))
     assert log.append_as_leader(frame, 3, 0)
@@ -93,7 +93,7 @@ async def test_a_log_serves_a_leaders_append_without_its_file(rig: Rig, monkeypa
     assert (parse_header(found).base_offset, parse_header(found).leader_epoch) == (0, 3)
 
 
-async def test_a_batch_that_replaces_a_truncated_one_is_read(rig: Rig) -> None:
+async def test_a_batch_that_replaces_a_truncated_batch_is_read(rig: Rig) -> None:
     log = rig.create()
     append(log, [b"kept"])
     append(log, [b"truncated"])
@@ -106,7 +106,7 @@ async def test_a_batch_that_replaces_a_truncated_one_is_read(rig: Rig) -> None:
     assert b"continues" in bytes(log.read(1, 1 << 20, 2))
 
 
-async def test_a_log_that_is_removed_keeps_no_memory(rig: Rig) -> None:
+async def test_closing_a_log_frees_the_memory_of_its_recent_appends(rig: Rig) -> None:
     log = rig.create()
     fill(log, 10)
     recent = rig.logs._recent

@@ -67,7 +67,7 @@ def body(data: bytes | bytearray | memoryview, header: BatchHeader, position: in
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS, ids=lambda codec: codec.name)
-def test_only_codec_length_and_checksum_of_a_batch_change(source: Codec, target: Codec) -> None:
+def test_recompression_changes_only_codec_length_and_checksum_of_a_batch(source: Codec, target: Codec) -> None:
     data = batch(source, producer=(7, 3, 2**31 - 2), flags=TRANSACTIONAL_FLAG)
     before = parse_header(data)
     outcome = good(recompressed(data, Recompression(target)))
@@ -80,7 +80,7 @@ def test_only_codec_length_and_checksum_of_a_batch_change(source: Codec, target:
 
 
 @pytest.mark.parametrize("target", Codec, ids=lambda codec: codec.name)
-async def test_batches_of_several_codecs_keep_their_order_and_offsets(rig: Rig, target: Codec) -> None:
+async def test_recompressed_batches_of_several_codecs_keep_their_order_and_offsets(rig: Rig, target: Codec) -> None:
     batches = [make_batch([b"%d-%d" % (number, each) for each in range(3)]) for number in range(5)]
     data = b"".join(
         bytes(sealed(batches[codec][HEADER_SIZE:], 3, codec, base_timestamp=1_000 + codec, max_timestamp=1_000 + codec))
@@ -99,7 +99,7 @@ async def test_batches_of_several_codecs_keep_their_order_and_offsets(rig: Rig, 
 
 
 @pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name)
-def test_a_batch_that_has_the_codec_keeps_its_bytes(codec: Codec) -> None:
+def test_a_batch_that_already_has_the_codec_is_unchanged(codec: Codec) -> None:
     own, other = batch(codec), batch(Codec.GZIP if codec is Codec.NONE else Codec.NONE)
     assert not needs_recompression(good(check_produced(own, LogConfig())), Recompression(codec, 1))
     assert needs_recompression(good(check_produced(own + other, LogConfig())), Recompression(codec, 1))
@@ -151,7 +151,7 @@ def test_a_batch_that_followers_could_not_receive_is_refused(monkeypatch: pytest
     """`max.message.bytes` may be larger than all requests and replies."""
     fetched_max = recompression.BATCH_SIZE_MAX + ReplicaLimits().fetcher_response_bytes
     assert KafkaLimits().frame_max_bytes <= recompression.BATCH_SIZE_MAX, "other batches are accepted in any codec"
-    assert fetched_max < FRAME_MAX_BYTES - (1 << 20), "with room for the header of the reply"
+    assert fetched_max < FRAME_MAX_BYTES - (1 << 20), "a reply must also have room for its header"
     data = batch(Codec.NONE)
     config = LogConfig(message_size_max=2**31 - 1)
     monkeypatch.setattr(recompression, "BATCH_SIZE_MAX", len(data))
@@ -171,7 +171,7 @@ def test_a_decompression_bomb_is_refused(source: Codec) -> None:
 
 
 @pytest.mark.parametrize("bad", [bad for bad in bad_bodies() if bad.body], ids=lambda bad: bad.name)
-def test_bad_records_are_refused_by_name_and_not_recompressed(bad: BadBody) -> None:
+def test_recompression_refuses_invalid_records_and_names_their_index(bad: BadBody) -> None:
     refusal = refused(recompressed(sealed(bad.body, bad.record_count, Codec.GZIP), Recompression(Codec.ZSTD)))
     assert refusal.code == KafkaCode.INVALID_RECORD
     assert [error.record for error in refusal.record_errors] == (
@@ -179,7 +179,7 @@ def test_bad_records_are_refused_by_name_and_not_recompressed(bad: BadBody) -> N
     )
 
 
-def test_a_body_that_is_not_of_its_codec_is_refused() -> None:
+def test_a_body_that_does_not_match_its_codec_is_refused() -> None:
     rubbish = make_batch([b"v"], attributes=Codec.ZSTD, compress=lambda _: b"\x00rubbish that no codec writes")
     assert refused(recompressed(rubbish, Recompression(Codec.NONE))).code == KafkaCode.INVALID_RECORD
 
@@ -202,7 +202,7 @@ def test_a_wrong_max_timestamp_is_corrected() -> None:
 @pytest.mark.parametrize(
     ("codec", "levels"), [(Codec.GZIP, (1, -1, 9)), (Codec.LZ4, (1, 9, 17)), (Codec.ZSTD, (-131_072, 0, 3, 22))]
 )
-def test_a_level_determines_the_size(codec: Codec, levels: tuple[int, ...]) -> None:
+def test_a_higher_compression_level_makes_a_smaller_batch(codec: Codec, levels: tuple[int, ...]) -> None:
     """levels: in ascending order of effort; gzip's -1 means 6."""
     records = [NewRecord(None, b"%d %x" % (index * index, index ^ 0xA5A5), 1_000) for index in range(2_000)]
     data = bytes(build_batch(records))

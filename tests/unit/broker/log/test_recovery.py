@@ -1,4 +1,4 @@
-"""A log after an unclean stop is whole, or is named as damaged."""
+"""After an unclean stop, a log is complete or is reported as damaged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.log.rig import CACHING, KEY, ONE_SEGMENT, SMALL, Rig, append, batches_of, fill, restart_with
 
 
-async def test_a_clean_stop_reads_no_log(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_after_a_clean_stop_opens_no_log_file(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     log = rig.create()
     for number in range(30):
         append(log, [b"%d" % number], epoch=number // 10, producer=(5, 0, number))
@@ -47,7 +47,7 @@ async def test_a_clean_stop_reads_no_log(rig: Rig, monkeypatch: pytest.MonkeyPat
     assert log.append_as_leader(make_batch([b"29"], producer=(5, 0, 29)), 2, 0) == (29, 30, True)
 
 
-async def test_a_killed_broker_loses_nothing(rig: Rig) -> None:
+async def test_a_killed_broker_loses_no_record(rig: Rig) -> None:
     log = rig.create()
     for number in range(30):
         append(log, [b"%d" % number], epoch=number // 10, producer=(5, 0, number))
@@ -60,7 +60,7 @@ async def test_a_killed_broker_loses_nothing(rig: Rig) -> None:
     assert log.append_as_leader(make_batch([b"29"], producer=(5, 0, 29)), 2, 0) == (29, 30, True)
 
 
-async def test_recovered_bytes_count_as_flushed_only_after_a_flush(rig: Rig) -> None:
+async def test_recovered_records_do_not_count_as_flushed_before_a_flush(rig: Rig) -> None:
     log = rig.create()
     fill(log, 5)
     await rig.kill()
@@ -107,7 +107,7 @@ async def test_a_tail_of_garbage_is_truncated(rig: Rig) -> None:
         assert path.read_bytes() == whole
 
 
-async def test_every_flipped_byte_in_the_middle_is_refused(rig: Rig) -> None:
+async def test_a_flipped_byte_in_the_middle_of_a_log_takes_it_offline(rig: Rig) -> None:
     log = rig.create(ONE_SEGMENT)
     batches = fill(log, 6)
     await rig.logs.flush_all([log])
@@ -128,7 +128,7 @@ async def test_every_flipped_byte_in_the_middle_is_refused(rig: Rig) -> None:
         assert path.read_bytes() == bytes(damaged)  # nothing is repaired silently
 
 
-async def test_other_logs_open_beside_a_damaged_one(rig: Rig) -> None:
+async def test_a_damaged_log_does_not_prevent_the_opening_of_other_logs(rig: Rig) -> None:
     log = rig.create(ONE_SEGMENT)
     batches = fill(log, 6)
     other = type(KEY)(KEY.topic_id, 9, 42)
@@ -142,7 +142,7 @@ async def test_other_logs_open_beside_a_damaged_one(rig: Rig) -> None:
     assert list(rig.logs.failures) == [KEY]
 
 
-async def test_a_tear_before_another_segment_is_damage(rig: Rig) -> None:
+async def test_a_torn_segment_before_a_good_segment_is_reported_as_damage(rig: Rig) -> None:
     log = rig.create()
     fill(log, 30)
     await rig.logs.flush_all([log])
@@ -152,7 +152,7 @@ async def test_a_tear_before_another_segment_is_damage(rig: Rig) -> None:
     assert "but a good batch follows in" in str(rig.logs.failures[KEY])
 
 
-async def test_with_write_caching_a_tear_before_another_segment_ends_the_log(rig: Rig) -> None:
+async def test_with_write_caching_a_torn_segment_before_a_good_segment_ends_the_log(rig: Rig) -> None:
     """Nothing makes one segment durable before the next, so a power failure may keep only the later one."""
     log = rig.create(CACHING)
     before = fill(log, 30)
@@ -188,7 +188,7 @@ async def test_with_write_caching_a_missing_segment_ends_the_log(rig: Rig) -> No
     assert rig.files(rig.log) == paths[:1]
 
 
-async def test_with_write_caching_damage_below_the_watermark_is_damage(rig: Rig) -> None:
+async def test_with_write_caching_a_torn_segment_below_the_high_watermark_is_reported_as_damage(rig: Rig) -> None:
     log = rig.create(CACHING)
     fill(log, 30)
     await rig.settle(log)
@@ -198,8 +198,8 @@ async def test_with_write_caching_damage_below_the_watermark_is_damage(rig: Rig)
     assert "were durable and committed" in str(rig.logs.failures[KEY])
 
 
-async def test_with_write_caching_a_missing_committed_segment_deletes_nothing(rig: Rig) -> None:
-    """The file may be restored: the log is whole then."""
+async def test_with_write_caching_a_missing_committed_segment_does_not_delete_other_segments(rig: Rig) -> None:
+    """If the missing file is restored, the log is complete again."""
     log = rig.create(CACHING)
     written = fill(log, 30)
     await rig.settle(log)
@@ -214,7 +214,7 @@ async def test_with_write_caching_a_missing_committed_segment_deletes_nothing(ri
     assert batches_of(rig.log) == written
 
 
-async def test_a_log_without_write_caching_again_is_synced_in_order(rig: Rig) -> None:
+async def test_a_torn_segment_is_damage_once_write_caching_is_turned_off(rig: Rig) -> None:
     log = rig.create(CACHING)
     fill(log, 3)
     await rig.logs.flush_all([log])
@@ -229,8 +229,8 @@ async def test_a_log_without_write_caching_again_is_synced_in_order(rig: Rig) ->
     assert "but a good batch follows in" in str(rig.logs.failures[KEY])
 
 
-async def test_a_tear_before_a_segment_that_was_never_flushed_ends_the_log(rig: Rig) -> None:
-    """A power failure during a flush may keep a new segment, and lose the end of the one before."""
+async def test_a_torn_segment_before_a_segment_that_was_never_flushed_ends_the_log(rig: Rig) -> None:
+    """A power failure during a flush may keep a new segment, and lose the end of the previous segment."""
     log = rig.create()
     before = fill(log, 10)
     await rig.logs.flush_all([log])
@@ -245,7 +245,7 @@ async def test_a_tear_before_a_segment_that_was_never_flushed_ends_the_log(rig: 
     assert not any(path.exists() for path in later)
 
 
-async def test_a_lost_end_before_a_segment_that_was_never_flushed_ends_the_log(rig: Rig) -> None:
+async def test_an_empty_segment_before_a_segment_that_was_never_flushed_ends_the_log(rig: Rig) -> None:
     log = rig.create()
     fill(log, 10)
     await rig.logs.flush_all([log])
@@ -260,7 +260,7 @@ async def test_a_lost_end_before_a_segment_that_was_never_flushed_ends_the_log(r
 
 
 @pytest.mark.parametrize("config", [SMALL, CACHING])
-async def test_a_folder_that_was_never_flushed_has_no_damage(rig: Rig, config: LogConfig) -> None:
+async def test_no_damage_is_reported_in_a_folder_that_was_never_flushed(rig: Rig, config: LogConfig) -> None:
     """Nothing in it was acknowledged as durable.  With write.caching, even its first segment may be empty."""
     log = rig.create(config)
     fill(log, 30)
@@ -284,7 +284,7 @@ async def test_a_missing_first_segment_is_damage(rig: Rig) -> None:
 
 
 async def test_segments_without_any_facts_are_kept(rig: Rig) -> None:
-    """For example those of a folder that was moved back from the strays, after the log's start had been advanced."""
+    """For example, the folder was moved back from the strays after the log start had advanced."""
     log = rig.create()
     fill(log, 30)
     await rig.settle(log)
@@ -316,7 +316,7 @@ async def test_an_empty_first_segment_is_damage_at_every_start(rig: Rig) -> None
     assert batches_of(rig.log) == written
 
 
-async def test_the_folder_of_an_older_release_is_judged_as_before(rig: Rig) -> None:
+async def test_a_torn_segment_in_the_folder_of_an_older_release_is_reported_as_damage(rig: Rig) -> None:
     """An older release did not note which segments were flushed, so any later segment shows that the log was whole."""
     log = rig.create()
     fill(log, 30)
@@ -327,7 +327,7 @@ async def test_the_folder_of_an_older_release_is_judged_as_before(rig: Rig) -> N
     assert "but a good batch follows in" in str(rig.logs.failures[KEY])
 
 
-async def test_a_tear_before_a_segment_without_good_batches_is_a_torn_tail(rig: Rig) -> None:
+async def test_a_torn_segment_before_a_segment_without_good_batches_ends_the_log(rig: Rig) -> None:
     log = rig.create()
     fill(log, 30)
     before = batches_of(log)
@@ -375,8 +375,8 @@ async def test_a_file_shorter_than_its_recovery_point_is_damage(rig: Rig) -> Non
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_damage_stays_recorded_once_found(rig: Rig, clean: bool) -> None:
-    """It ends when the file is whole again, or the replica is replaced.  A clean stop does not end it."""
+async def test_damage_stays_recorded_until_it_is_repaired(rig: Rig, clean: bool) -> None:
+    """The record is removed once the file is whole again or the replica is replaced, but not by a clean stop."""
     log = rig.create()
     before = fill(log, 30)
     await rig.settle(log)
@@ -489,7 +489,7 @@ async def test_a_recreated_replica_is_no_longer_damaged(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("is_damaged", [False, True], ids=["after a kill", "after damage was found"])
-async def test_memory_does_not_depend_on_the_number_of_batches(rig: Rig, is_damaged: bool) -> None:
+async def test_the_memory_of_a_recovery_does_not_depend_on_the_number_of_batches(rig: Rig, is_damaged: bool) -> None:
     """A segment of 1 GiB may have ten million batches, whose headers would take gigabytes."""
     batch, count = make_batch([b"x"], leader_epoch=0), 20_000
     log = rig.create(ONE_SEGMENT)

@@ -18,9 +18,9 @@ from quorumlog.runtime.turns import Turn
 from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of, fill, two_disks
 
 
-async def test_strays_are_set_aside_then_deleted(rig: Rig) -> None:
+async def test_a_log_that_was_set_aside_is_deleted_after_the_time_for_which_strays_are_kept(rig: Rig) -> None:
     fill(rig.create(), 5)
-    kept = rig.create(key=OTHER)  # the same partition, created again
+    kept = rig.create(key=OTHER)  # the same partition after it was created again
     fill(kept, 5)
     empty = LogKey(UUID(int=9), 0, 1)
     rig.create(key=empty)
@@ -41,7 +41,7 @@ async def test_strays_are_set_aside_then_deleted(rig: Rig) -> None:
     assert len(batches_of(rig.logs.logs[OTHER])) == 5
 
 
-async def test_setting_many_logs_aside_and_deleting_them_takes_two_log_lines(
+async def test_setting_many_logs_aside_and_deleting_them_writes_two_log_lines(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[tuple[str, int, int]] = []
@@ -56,7 +56,7 @@ async def test_setting_many_logs_aside_and_deleting_them_takes_two_log_lines(
     monkeypatch.setattr(strays, "logger", SimpleNamespace(info=info))
     await rig.logs.set_aside(keys, wall_ms=1)
     assert await rig.logs.purge_strays() == 20
-    assert lines == [("logs set aside", 20, 5), ("strays deleted", 20, 5)], "a few are named"
+    assert lines == [("logs set aside", 20, 5), ("strays deleted", 20, 5)], "each line names only a few logs"
 
 
 async def test_kept_strays_are_deleted_only_by_a_purge(rig: Rig) -> None:
@@ -86,7 +86,7 @@ async def test_strays_are_purged_while_another_is_being_set_aside(rig: Rig) -> N
     assert os.listdir(rig.folder / "strays") == []
 
 
-async def test_a_damaged_fact_of_a_stray_is_named(rig: Rig) -> None:
+async def test_a_damaged_fact_of_a_stray_fails_the_start_and_is_named(rig: Rig) -> None:
     await rig.disk.facts.commit({"stray/x": b"not ours"})
     await rig.stop()
     with pytest.raises(CorruptStoreError, match="stray/x"):
@@ -105,7 +105,9 @@ async def test_a_replica_may_be_created_again_after_it_was_set_aside(rig: Rig) -
 
 
 @pytest.mark.parametrize("calls", range(4))
-async def test_setting_aside_is_finished_after_a_crash(rig: Rig, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+async def test_setting_a_log_aside_is_finished_after_a_crash(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
     log = rig.create()
     fill(log, 5)
     await rig.settle(log)
@@ -195,7 +197,9 @@ async def interrupt_removal(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.gather(removal, return_exceptions=True)
 
 
-async def test_a_stop_that_interrupts_setting_aside_is_not_clean(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stop_that_interrupts_setting_a_log_aside_is_not_clean(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The facts about the log are outdated, and it may be assigned to this broker again before the next start."""
     log = rig.create()
     fill(log, 3)
@@ -209,7 +213,9 @@ async def test_a_stop_that_interrupts_setting_aside_is_not_clean(rig: Rig, monke
     assert batches_of(rig.log) == batches
 
 
-async def test_a_later_removal_does_not_make_such_a_stop_clean(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stop_after_an_interrupted_removal_is_not_clean_although_a_later_removal_succeeded(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for key in (KEY, OTHER):
         fill(rig.create(key=key), 3)
     await rig.logs.flush_all(rig.logs.logs.values())

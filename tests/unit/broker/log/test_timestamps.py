@@ -37,7 +37,7 @@ CODECS: list[tuple[int, Compress]] = [
 
 
 @pytest.mark.parametrize("codec", range(len(CODECS)))
-async def test_every_record_is_found(rig: Rig, codec: int) -> None:
+async def test_every_record_is_found_by_its_timestamp(rig: Rig, codec: int) -> None:
     attributes, compress = CODECS[codec]
     log = rig.create(LogConfig(segment_size_max=2_000, index_interval=200))
     for number in range(20):
@@ -57,8 +57,8 @@ async def test_every_record_is_found(rig: Rig, codec: int) -> None:
 
 
 @pytest.mark.parametrize("by", ["truncation", "power failure", "truncation whose deletion is lost"])
-async def test_no_time_of_a_lost_record_stays_in_the_index(rig: Rig, by: str) -> None:
-    """Other batches of the same sizes take the place of the lost ones; their index is not written."""
+async def test_no_timestamp_of_a_lost_record_stays_in_the_index(rig: Rig, by: str) -> None:
+    """Other batches of the same sizes replace the lost batches, and their index is not written."""
     log = rig.create(ONE_SEGMENT)
     for _ in range(10):
         append(log, [b"v" * 50])
@@ -140,7 +140,7 @@ async def test_a_stale_index_that_a_move_has_copied_is_not_continued(tmp_path: P
         disk.close()
 
 
-async def test_times_need_no_order(rig: Rig) -> None:
+async def test_look_ups_by_timestamp_are_correct_if_timestamps_are_not_in_order(rig: Rig) -> None:
     log = rig.create(LogConfig(segment_size_max=1_000, index_interval=100))
     times = [(number * 37) % 101 for number in range(100)]
     for time in times:
@@ -154,13 +154,15 @@ async def test_times_need_no_order(rig: Rig) -> None:
             assert (found.offset if found else None) == offset, wanted
 
 
-async def test_an_empty_log(rig: Rig) -> None:
+async def test_look_ups_by_timestamp_find_nothing_in_an_empty_log(rig: Rig) -> None:
     log = rig.create()
     assert await log.offset_for_timestamp(0, 0) is None
     assert await log.max_timestamp_offset(0) is None
 
 
-async def test_wrong_headers_cost_a_limited_number_of_reads(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_headers_with_wrong_max_timestamps_cause_a_limited_number_of_reads(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = rig.create(LogConfig())
     for _ in range(50):
         log.append_as_leader(make_batch([b"v"], attributes=1, timestamps=[1], max_timestamp=10**12), 0, 0)
@@ -176,7 +178,7 @@ async def test_wrong_headers_cost_a_limited_number_of_reads(rig: Rig, monkeypatc
     assert opened == 8
 
 
-async def test_an_unreadable_batch_is_answered_from_its_header(rig: Rig) -> None:
+async def test_a_look_up_that_finds_an_unreadable_batch_uses_its_header(rig: Rig) -> None:
     log = rig.create()
     log.append_as_leader(make_batch([b"v"], timestamps=[1]), 0, 0)
     log.append_as_leader(
@@ -223,7 +225,7 @@ async def test_look_up_continues_in_segments_that_replaced_others_during_its_wai
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_bombs_are_refused(codec: Codec) -> None:
+def test_decompression_bombs_are_refused(codec: Codec) -> None:
     bomb = b"\0" * (INFLATED_MAX + 1)
     body = {
         Codec.GZIP: lambda: gzip.compress(bomb, 1),
@@ -236,7 +238,7 @@ def test_bombs_are_refused(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec)[1:])
-def test_rubbish_is_refused(codec: Codec) -> None:
+def test_invalid_compressed_data_inflates_to_nothing_or_is_refused(codec: Codec) -> None:
     for body in (b"", b"x", b"\xff" * 50, b"\x82SNAPPY\x00" + b"\xff" * 20, zlib.compress(b"x")):
         try:
             assert inflate(body, codec) == b""
@@ -244,7 +246,7 @@ def test_rubbish_is_refused(codec: Codec) -> None:
             continue
 
 
-async def test_the_newest_record_may_have_been_deleted(rig: Rig) -> None:
+async def test_the_offset_of_the_max_timestamp_is_never_that_of_a_deleted_record(rig: Rig) -> None:
     log = rig.create(LogConfig())
     for times in ([100, 900], [300, 200], [800, 400], [500, 600], [100, 50]):
         log.append_as_leader(make_batch([b"v"] * 2, timestamps=times), 3, 0)
@@ -255,7 +257,7 @@ async def test_the_newest_record_may_have_been_deleted(rig: Rig) -> None:
         (6, 10, TimestampOffset(600, 7, 3)),
         (6, 6, None),
         (8, 10, TimestampOffset(100, 8, 3)),
-        (9, 10, TimestampOffset(100, 9, 3)),  # by its batch's header; the record itself is older
+        (9, 10, TimestampOffset(100, 9, 3)),  # from the header of its batch; the record itself is older
         (10, 10, None),
     ):
         log.advance_start_offset(start)

@@ -39,7 +39,7 @@ def aborted(log: PartitionLog) -> list[tuple[int, int, int]]:
     return [(row.producer_id, row.first_offset, row.last_offset) for row in rows]
 
 
-async def test_a_transactional_batch_needs_a_confirmed_transaction(rig: Rig) -> None:
+async def test_a_transactional_batch_without_a_confirmed_transaction_is_refused(rig: Rig) -> None:
     log = rig.create()
     batch = make_batch([b"v"], producer=(1, 0, 0), attributes=TRANSACTIONAL_FLAG)
     refused = log.append_as_leader(batch, 0, 0)
@@ -48,7 +48,7 @@ async def test_a_transactional_batch_needs_a_confirmed_transaction(rig: Rig) -> 
     assert log.end_offset == 0
 
 
-async def test_a_transactional_batch_needs_a_producer(rig: Rig) -> None:
+async def test_a_transactional_batch_without_a_producer_id_is_refused(rig: Rig) -> None:
     refused = rig.create().append_as_leader(make_batch([b"v"], attributes=TRANSACTIONAL_FLAG), 0, 0)
     assert isinstance(refused, Refused)
     assert refused.code == KafkaCode.INVALID_RECORD
@@ -106,12 +106,12 @@ async def test_a_follower_has_the_same_transactions_as_its_leader(rig: Rig) -> N
     for batch in batches_of(log):
         assert isinstance(follower.append_as_follower(batch, 0, 0), Appended)
     assert follower.producers.snapshot() == log.producers.snapshot()
-    assert follower.last_stable_offset == 0  # nothing is committed there yet
+    assert follower.last_stable_offset == 0  # the follower has no committed records yet
     follower.advance_high_watermark(follower.end_offset)
     assert follower.last_stable_offset == 4
 
 
-async def test_the_last_stable_offset_is_never_below_the_start(rig: Rig) -> None:
+async def test_the_last_stable_offset_is_never_below_the_log_start_offset(rig: Rig) -> None:
     log = rig.create()
     write(log, 1)
     write(log, 1, 1)
@@ -126,7 +126,7 @@ async def test_the_last_stable_offset_is_never_below_the_start(rig: Rig) -> None
 
 
 async def test_producers_are_read_from_all_parts_of_a_long_log(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read in parts; a batch that is larger than a part is one of its own."""
+    """The log is read in parts; a batch that is larger than a part is a part of its own."""
     monkeypatch.setattr(segment, "READ_CHUNK", 1_000)
     log = rig.create(LogConfig())
     for number in range(30):
@@ -140,7 +140,7 @@ async def test_producers_are_read_from_all_parts_of_a_long_log(rig: Rig, monkeyp
 
 
 async def test_a_damaged_first_batch_of_an_open_transaction_is_found(rig: Rig) -> None:
-    """A snapshot covers the batch, so only the time of the transaction is read from it."""
+    """A snapshot covers the batch, so only the time of the transaction is read from the batch."""
     log = rig.create(LogConfig())
     write(log, 1, timestamps=[5])
     append(log, [b"v"])
@@ -190,7 +190,7 @@ async def test_retention_drops_the_aborted_transactions_below_the_start(rig: Rig
     assert aborted(rig.log) == [(1, 2, 3)]
 
 
-async def test_readers_learn_which_records_were_aborted(rig: Rig) -> None:
+async def test_a_read_reports_the_aborted_transactions_of_its_records(rig: Rig) -> None:
     log = rig.create(LogConfig())
     write(log, 1)
     write(log, 2)
@@ -204,7 +204,7 @@ async def test_readers_learn_which_records_were_aborted(rig: Rig) -> None:
     assert log.aborted_in(data, 3) == []
 
 
-async def test_a_snapshot_with_a_transaction_that_compaction_has_ended_is_not_used(rig: Rig) -> None:
+async def test_a_snapshot_with_a_transaction_whose_marker_compaction_removed_is_not_used(rig: Rig) -> None:
     """The marker follows the snapshot; compaction removed both the records and the marker."""
     log = rig.create(LogConfig(index_interval=100))
     write(log, 1)

@@ -1,4 +1,4 @@
-"""The names of folders."""
+"""The names of the folders of logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.broker.log.rig import KEY
 
 
 @pytest.mark.parametrize("topic", ["a", "a.b_c-d", "x" * 249, "a-1." + "0" * 32 + ".5"])
-def test_folder_names(topic: str) -> None:
+def test_the_key_of_a_log_can_be_parsed_from_the_name_of_its_folder(topic: str) -> None:
     key = LogKey(uuid4(), 2**31 - 1, 2**63 - 1)
     name = folder_name(key, topic)
     assert len(name) <= 255

@@ -18,7 +18,7 @@ HOUR = 3_600_000
 DAY = 24 * HOUR
 
 
-async def test_retention_by_time(rig: Rig) -> None:
+async def test_retention_by_time_deletes_whole_old_segments_of_committed_records(rig: Rig) -> None:
     log = rig.create(LogConfig(segment_size_max=300, retention_ms=1_000))
     for number in range(30):
         append(log, [b"x" * 20], timestamps=[100 * number], producer=(5, 0, number))
@@ -50,7 +50,7 @@ async def test_retention_by_time(rig: Rig) -> None:
     assert append(rig.log, [b"on"]).first_offset == 30
 
 
-async def test_retention_by_size(rig: Rig) -> None:
+async def test_retention_by_size_deletes_the_oldest_segments_above_the_limit(rig: Rig) -> None:
     log = rig.create(LogConfig(segment_size_max=300, retention_ms=-1, retention_size=600))
     for _ in range(30):
         append(log, [b"x" * 20])
@@ -60,7 +60,7 @@ async def test_retention_by_size(rig: Rig) -> None:
     assert log.start_offset > 0
 
 
-async def test_a_far_timestamp_does_not_delete_others(rig: Rig) -> None:
+async def test_a_far_future_timestamp_deletes_no_records_and_a_missing_one_counts_from_the_append(rig: Rig) -> None:
     log = rig.create(LogConfig(segment_size_max=300, retention_ms=1_000))
     append(log, [b"x"], timestamps=[253_370_764_800_000])
     for _ in range(10):
@@ -186,7 +186,7 @@ async def test_indexes_are_freed_although_a_directory_has_failed(
         await logs.flush_all([log])
         for segment in log.segments[:-1]:
             disk.remove(segment.index_path)
-            assert segment.index.persisted < len(segment.index)  # loads it
+            assert segment.index.persisted < len(segment.index)  # this loads the index
             sealed.append(segment)
     assert all(segment.loaded_index_size for segment in sealed)
     failure = DiskError("failed")

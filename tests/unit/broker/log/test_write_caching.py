@@ -1,4 +1,4 @@
-"""With write.caching, records are acknowledged before they are flushed, and the folder's fact says so before that."""
+"""With write.caching, records are acknowledged before they are flushed; the fact of the folder is stored before."""
 
 from __future__ import annotations
 
@@ -60,13 +60,15 @@ async def caching(rig: Rig) -> PartitionLog:
     return log
 
 
-async def test_appends_do_not_wait_for_a_flush(rig: Rig) -> None:
+async def test_with_write_caching_appends_are_acknowledged_before_a_flush(rig: Rig) -> None:
     log = await caching(rig)
     append(log, [b"more"])
     assert (log.flushed_offset, log.marks.durable_offset) == (2, 1)
 
 
-async def test_the_first_records_wait_until_the_fact_is_durable(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_first_records_are_acknowledged_only_once_the_fact_of_write_caching_is_durable(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commits = HeldCommits(rig, monkeypatch)
     log = rig.create(CACHING)
     reported: list[int] = []
@@ -74,7 +76,7 @@ async def test_the_first_records_wait_until_the_fact_is_durable(rig: Rig, monkey
     await soon(commits.begun)
     log.durability.on_flushed = lambda _: reported.append(log.flushed_offset)
     append(log, [b"b"])
-    assert log.flushed_offset == 0, "after a crash, nothing would show that the log had write caching"
+    assert log.flushed_offset == 0, "after a crash, no fact would show that the log had write caching"
     commits.release()
     await rig.logs.flush_all([log])
     assert reported[0] == 2, "the flush of the first record reports both"
@@ -98,7 +100,7 @@ async def test_a_record_during_the_commit_of_the_fact_is_reported_without_anothe
     assert (log.flushed_offset, log.marks.durable_offset) == (2, 1)
 
 
-async def test_an_idle_log_learns_that_its_records_are_flushed(rig: Rig) -> None:
+async def test_the_fact_of_an_idle_log_shows_that_it_is_flushed_once_write_caching_is_off(rig: Rig) -> None:
     log = await caching(rig)
     assert not log.durability.is_dirty
     log.config = OFF
@@ -116,7 +118,7 @@ async def test_an_idle_log_gets_write_caching_before_the_next_append(rig: Rig) -
     assert (log.flushed_offset, log.marks.durable_offset) == (2, 1)
 
 
-async def test_acknowledgements_wait_at_once_without_write_caching(rig: Rig) -> None:
+async def test_acknowledgements_wait_for_flushes_as_soon_as_write_caching_is_off(rig: Rig) -> None:
     log = await caching(rig)
     append(log, [b"b"])
     durable: list[int] = []
@@ -146,7 +148,7 @@ async def switched_in_a_flush(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> tupl
     return log, flushes
 
 
-async def test_a_flush_from_before_the_switch_does_not_call_later_records_flushed(
+async def test_a_flush_from_before_write_caching_was_off_and_on_does_not_cover_later_records(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """write.caching is switched off and on again while a flush is under way."""
@@ -158,7 +160,7 @@ async def test_a_flush_from_before_the_switch_does_not_call_later_records_flushe
     assert fact(rig, log) == UNSYNCED
 
 
-async def test_a_flush_from_before_two_switches_does_not_call_records_between_them_flushed(
+async def test_a_flush_from_before_write_caching_was_off_on_and_off_does_not_cover_later_records(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """write.caching is switched off, on and off again while a flush is under way."""
@@ -190,8 +192,10 @@ async def test_a_truncation_waits_for_the_fact_that_is_being_written(rig: Rig, m
     assert fact(rig, log) == UNSYNCED
 
 
-async def test_a_fact_that_a_truncation_overtook_is_written_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise no record would be acknowledged early any more."""
+async def test_the_fact_of_write_caching_is_written_again_after_a_concurrent_truncation(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise records would no longer be acknowledged before they are flushed."""
     log = rig.create(SMALL)
     fill(log, 30)
     await rig.logs.flush_all([log])
@@ -229,7 +233,7 @@ async def test_a_start_names_the_topics_whose_records_may_be_missing(rig: Rig) -
     await rig.restart(clean=False)
     assert rig.logs.early_topics == {KEY.topic_id}
     await rig.restart(clean=False)
-    assert rig.logs.early_topics == {KEY.topic_id}, "the process that ended before its registration changed nothing"
+    assert rig.logs.early_topics == {KEY.topic_id}, "a process that ends before its registration changes nothing"
 
 
 async def test_a_start_does_not_name_topics_whose_records_were_flushed(rig: Rig) -> None:
@@ -241,7 +245,7 @@ async def test_a_start_does_not_name_topics_whose_records_were_flushed(rig: Rig)
     assert rig.logs.early_topics == frozenset()
 
 
-async def test_a_checkpoint_trusts_no_deleted_record_before_it_is_durable(
+async def test_a_checkpoint_stores_no_log_start_above_the_durable_records(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client may delete records that were acknowledged while the checkpoint flushed earlier ones."""

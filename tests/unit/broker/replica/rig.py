@@ -189,7 +189,7 @@ class Rig:
         return self.fetcher(leader_id)._session.target(self.hosted().partition)
 
     def part(self, index: int, records: bytes = b"", **fields: Any) -> FetchedPartition:
-        """A leader's answer about this partition."""
+        """Return the answer of a leader for this partition."""
         said: dict[str, Any] = {
             "error_code": 0,
             "high_watermark": 0,

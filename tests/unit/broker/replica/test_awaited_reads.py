@@ -46,14 +46,14 @@ async def reads(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> SlowReads:
 
 
 def plan(rig: Rig, *indexes: int, session: tuple[int, int] = (0, FULL_FETCH_NEW_SESSION)) -> FetchPlan:
-    """Broker 2 fetches these partitions from their start."""
+    """Return a fetch by broker 2 of these partitions from their start."""
     topic_id = rig.hosted().topic_id
     partitions = tuple(FetchPartition(topic_id, None, index, 0, 1 << 20, 0, -1) for index in indexes)
     return FetchPlan(partitions, 0, 1, 1 << 20, 2, rig.cluster.epoch(2), *session)
 
 
 async def begun(rig: Rig, reads: SlowReads, wanted: FetchPlan) -> asyncio.Task[FetchReply]:
-    """A fetch that waits for its read."""
+    """Start a fetch, and return it once it waits for its read."""
     fetch = asyncio.create_task(rig.replicas.fetch(wanted))
     await settle()
     assert reads.begun == reads.quick + 1
@@ -83,7 +83,7 @@ async def test_a_replica_that_goes_offline_during_a_read_answers_without_records
 
 
 async def test_a_fetch_that_arrives_during_a_read_replaces_the_earlier_one(rig: Rig, reads: SlowReads) -> None:
-    """The older fetch sends no records, because the newer one may have removed that partition from the session."""
+    """The older fetch returns no records, because the newer fetch may have removed that partition from the session."""
     reads.go_on.set()
     session_id = (await rig.replicas.fetch(plan(rig, 0, 1))).session_id
     reads.go_on.clear()
@@ -99,7 +99,7 @@ async def test_a_fetch_that_arrives_during_a_read_replaces_the_earlier_one(rig: 
 @pytest.mark.parametrize(
     ("timestamp", "look_up"), [(0, "offset_for_timestamp"), (MAX_TIMESTAMP, "max_timestamp_offset")]
 )
-async def test_a_time_is_not_answered_by_a_leader_that_resigned_during_the_look_up(
+async def test_a_look_up_by_timestamp_is_refused_if_the_leader_resigned_meanwhile(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, timestamp: int, look_up: str
 ) -> None:
     """The broker may have truncated the record that was found."""

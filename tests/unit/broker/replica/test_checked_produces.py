@@ -76,7 +76,7 @@ async def test_batch_is_not_appended_by_a_leader_that_was_replaced_meanwhile(rig
     assert rig.log.end_offset == 0
 
 
-async def test_bad_batch_is_answered_with_its_record(rig: Rig, thread: HeldThread) -> None:
+async def test_an_invalid_batch_is_refused_with_the_index_of_its_invalid_record(rig: Rig, thread: HeldThread) -> None:
     rig.replicas.produces._checks._limits = replace(rig.context.limits, inline_check_bytes=0)
     bad = produce(rig, sealed(body_of(record(0), record(0)), 2, Codec.GZIP))
     await thread.release()
@@ -85,7 +85,9 @@ async def test_bad_batch_is_answered_with_its_record(rig: Rig, thread: HeldThrea
     assert rig.log.end_offset == 0
 
 
-async def test_waiting_produces_count_against_the_bound(rig: Rig, thread: HeldThread) -> None:
+async def test_produces_that_wait_for_a_check_count_against_the_limit_of_parked_produces(
+    rig: Rig, thread: HeldThread
+) -> None:
     rig.context.limits = replace(rig.context.limits, parked_produces=2)
     waiting = [produce(rig, LARGE), produce(rig, LARGE, acks=0)]
     for acks in (-1, 0):
@@ -104,7 +106,9 @@ async def test_closing_answers_produces_that_wait_for_a_check(rig: Rig, thread: 
     assert log.end_offset == 0
 
 
-async def test_a_topic_gives_its_records_the_time_of_the_append(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_of_a_topic_with_log_append_time_get_the_time_of_their_append(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     configs = (("min.insync.replicas", "1"), ("message.timestamp.type", "LogAppendTime"))
     rig.cluster.create(TOPIC, (1,), configs=configs)
     await rig.learn()
@@ -117,7 +121,9 @@ async def test_a_topic_gives_its_records_the_time_of_the_append(rig: Rig, monkey
     assert again.base_offset == first.base_offset
 
 
-async def test_a_topic_limits_timestamps_relative_to_the_wall_clock(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_configs_of_a_topic_limit_timestamps_relative_to_the_wall_clock(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     configs = (("min.insync.replicas", "1"), ("message.timestamp.before.max.ms", "1000"))
     rig.cluster.create(TOPIC, (1,), configs=configs)
     await rig.learn()
@@ -145,7 +151,7 @@ async def test_a_topic_limits_timestamps_relative_to_the_wall_clock(rig: Rig, mo
         ({"compression.type": "zstd", "compression.zstd.level": "-7"}, Recompression(Codec.ZSTD, -7)),
     ],
 )
-async def test_a_topic_determines_the_codec_and_its_level(
+async def test_the_configs_of_a_topic_determine_the_codec_and_its_level(
     rig: Rig, configs: dict[str, str], wanted: Recompression | None
 ) -> None:
     rig.cluster.create(TOPIC, (1,), configs=(("min.insync.replicas", "1"), *configs.items()))

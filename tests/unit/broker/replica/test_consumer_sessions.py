@@ -1,4 +1,4 @@
-"""Incremental fetch sessions of consumers (KIP-227): they see exactly what full fetches see."""
+"""Incremental fetch sessions of consumers (KIP-227): they return the same as full fetches."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class SessionConsumer:
 
 
 async def check(rig: Rig, consumer: SessionConsumer) -> None:
-    """Fetch in the session; the consumer then knows the same as after a full fetch from the same positions."""
+    """Fetch in the session; check that a full fetch from the same positions returns the same state and records."""
     await consumer.fetch()
     full = await rig.replicas.fetch(consumer.plan(consumer.positions, [], (0, -1)))
     assert consumer.state == {each.index: known(each) for each in full.results}
@@ -148,7 +148,7 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_a_session_sees_exactly_what_full_fetches_see(rig: Rig, seed: int) -> None:
+async def test_incremental_fetches_return_the_same_records_and_states_as_full_fetches(rig: Rig, seed: int) -> None:
     await rig.create(*[(1,)] * COUNT)
     consumer = SessionConsumer(rig, by_id=seed % 2 == 0)
     story = Story(rig, Random(seed), consumer)
@@ -171,7 +171,7 @@ async def opened(rig: Rig, count: int = COUNT) -> SessionConsumer:
     return consumer
 
 
-async def test_a_reply_contains_only_partitions_with_news(rig: Rig) -> None:
+async def test_a_reply_contains_only_partitions_that_changed(rig: Rig) -> None:
     consumer = await opened(rig)
     await write(rig, 2, b"b")
     reply = await consumer.fetch()
@@ -180,7 +180,7 @@ async def test_a_reply_contains_only_partitions_with_news(rig: Rig) -> None:
     assert (await consumer.fetch()).results == ()
 
 
-async def test_a_fetch_visits_only_partitions_with_news(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fetch_evaluates_only_partitions_that_changed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = await opened(rig, 50)
     await consumer.fetch()
     fetches = rig.replicas.fetches
@@ -197,7 +197,7 @@ async def test_a_fetch_visits_only_partitions_with_news(rig: Rig, monkeypatch: p
     for _ in range(10):
         await consumer.fetch()
         consumer.positions[2] = 2
-    assert visited == 2, "partition 2, with its record and afterwards"
+    assert visited == 2, "partition 2 once with its record, and once at its new position"
 
 
 async def test_a_consumer_that_permits_no_bytes_reads_one_batch_at_a_time_from_all_partitions(rig: Rig) -> None:
@@ -262,7 +262,7 @@ async def test_a_fetch_is_answered_once_its_partitions_have_enough_bytes(rig: Ri
     assert [len(each.records) for each in reply.results if len(each.records)] == [2 * size]
 
 
-async def test_a_partition_counts_only_with_the_bytes_that_the_consumer_accepts(rig: Rig) -> None:
+async def test_min_bytes_counts_only_the_bytes_that_the_consumer_accepts_from_a_partition(rig: Rig) -> None:
     await rig.create((1,))
     consumer = SessionConsumer(rig, by_id=True)
     consumer.partition_size_max = 400
@@ -297,7 +297,7 @@ async def test_a_session_that_forgets_its_last_partition_ends(rig: Rig) -> None:
     assert not rig.hosted().sessions
 
 
-async def test_a_client_that_hangs_up_before_it_learns_of_its_session_leaves_none(rig: Rig) -> None:
+async def test_a_client_that_disconnects_before_the_reply_of_its_first_fetch_leaves_no_session(rig: Rig) -> None:
     await rig.create((1,))
     consumer = SessionConsumer(rig, by_id=True)
     consumer.positions[0] = 0
@@ -321,7 +321,7 @@ async def test_a_consumer_cannot_continue_a_followers_session(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("by_id", [False, True])
-async def test_a_session_that_ends_while_its_fetch_waits_leaves_nothing_behind(rig: Rig, by_id: bool) -> None:
+async def test_a_session_that_ends_while_its_fetch_waits_is_removed_from_its_replicas(rig: Rig, by_id: bool) -> None:
     """The fetch waits for more bytes, and looks at the partitions again when the session ends."""
     await rig.create((1,))
     await write(rig, 0, b"a")
@@ -335,7 +335,7 @@ async def test_a_session_that_ends_while_its_fetch_waits_leaves_nothing_behind(r
     await settle()
     assert not waiting.done()
     await write(rig, 0, b"b" * 200)
-    assert (await waiting).session_id == NO_SESSION, "the consumer opens another one"
+    assert (await waiting).session_id == NO_SESSION, "the consumer must open another session"
     assert not rig.hosted().sessions
 
 

@@ -1,4 +1,4 @@
-"""DeleteRecords: the log start of the leader, of its followers, and the answer."""
+"""DeleteRecords: the log starts of the leader and its followers, and the answer to the client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def with_follower(rig: Rig) -> None:
     assert rig.leader.high_watermark == 5
 
 
-async def test_a_deletion_is_answered_when_its_start_is_durable(rig: Rig) -> None:
+async def test_a_deletion_is_answered_once_the_new_log_start_is_durable(rig: Rig) -> None:
     await rig.create((1,))
     await rig.write(b"a", b"b", b"c")
     answer = delete(rig, 2)
@@ -46,7 +46,7 @@ async def test_a_deletion_is_answered_when_its_start_is_durable(rig: Rig) -> Non
     assert answer.result() == DeletedRecords(0, 2)
 
 
-async def test_a_start_is_not_written_again_and_again_to_a_full_disk(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_start_is_not_written_repeatedly_to_a_full_disk(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     await rig.create((1,))
     await rig.write(b"a", b"b", b"c")
     attempts = 0
@@ -67,7 +67,7 @@ async def test_a_start_is_not_written_again_and_again_to_a_full_disk(rig: Rig, m
     assert attempts == 1
 
 
-async def test_a_hanging_directory_delays_no_deletion_in_another(
+async def test_a_hanging_directory_does_not_delay_deletions_in_another_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, directories=2) as rig:
@@ -94,7 +94,7 @@ async def test_a_hanging_directory_delays_no_deletion_in_another(
         writer.cancel()
 
 
-async def test_the_new_start_survives_a_restart(tmp_path: Path) -> None:
+async def test_the_new_log_start_survives_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         await rig.register()
         await rig.create((1,))
@@ -108,7 +108,7 @@ async def test_the_new_start_survives_a_restart(tmp_path: Path) -> None:
         assert (log.start_offset, log.durable_start_offset, log.end_offset) == (2, 2, 3)
 
 
-async def test_minus_one_deletes_everything_that_is_committed(rig: Rig) -> None:
+async def test_offset_minus_1_deletes_all_committed_records(rig: Rig) -> None:
     await with_follower(rig)
     rig.produce(b"not committed")
     answer = delete(rig, -1)
@@ -119,14 +119,14 @@ async def test_minus_one_deletes_everything_that_is_committed(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("offset", [-2, 6, 7, 2**63 - 1])
-async def test_an_offset_that_is_not_committed_is_out_of_range(rig: Rig, offset: int) -> None:
+async def test_a_deletion_up_to_an_uncommitted_offset_is_refused_as_out_of_range(rig: Rig, offset: int) -> None:
     await with_follower(rig)
     rig.produce(b"not committed")
     assert delete(rig, offset).result() == DeletedRecords(int(KafkaCode.OFFSET_OUT_OF_RANGE))
     assert rig.log.start_offset == 0
 
 
-async def test_a_deletion_below_the_start_changes_nothing(rig: Rig) -> None:
+async def test_a_deletion_below_the_log_start_changes_nothing(rig: Rig) -> None:
     await rig.create((1,))
     await rig.write(b"a", b"b", b"c")
     delete(rig, 2)
@@ -146,11 +146,11 @@ async def test_a_deletion_waits_for_every_follower(rig: Rig) -> None:
     await rig.fetch(2, 5, 0, log_start=2)
     assert not answer.done()
     await rig.fetch(2, 5, 0, log_start=4)
-    assert answer.result() == DeletedRecords(0, 3), "the leader's own start is the lowest"
+    assert answer.result() == DeletedRecords(0, 3), "the log start of the leader is the lowest"
     assert rig.replicas.deletions.waiting == 0
 
 
-async def test_a_follower_whose_broker_is_fenced_is_not_waited_for(rig: Rig) -> None:
+async def test_a_deletion_does_not_wait_for_a_follower_whose_broker_is_fenced(rig: Rig) -> None:
     await with_follower(rig)
     answer = delete(rig, 3)
     await rig.role.log_starts.write()
@@ -159,7 +159,7 @@ async def test_a_follower_whose_broker_is_fenced_is_not_waited_for(rig: Rig) -> 
     assert answer.result() == DeletedRecords(0, 3)
 
 
-async def test_a_replica_that_leaves_the_partition_is_not_waited_for(rig: Rig) -> None:
+async def test_a_deletion_does_not_wait_for_a_replica_that_left_the_partition(rig: Rig) -> None:
     await with_follower(rig)
     answer = delete(rig, 3)
     await rig.role.log_starts.write()
@@ -170,7 +170,7 @@ async def test_a_replica_that_leaves_the_partition_is_not_waited_for(rig: Rig) -
     assert answer.result() == DeletedRecords(0, 3)
 
 
-async def test_a_fetch_of_an_earlier_incarnation_does_not_count(rig: Rig) -> None:
+async def test_a_deletion_ignores_fetches_of_an_earlier_incarnation_of_a_follower(rig: Rig) -> None:
     await with_follower(rig)
     answer = delete(rig, 3)
     await rig.role.log_starts.write()
@@ -178,14 +178,14 @@ async def test_a_fetch_of_an_earlier_incarnation_does_not_count(rig: Rig) -> Non
     assert not answer.done()
 
 
-async def test_a_deletion_ends_with_its_time(rig: Rig) -> None:
+async def test_a_deletion_that_waits_too_long_times_out(rig: Rig) -> None:
     await with_follower(rig)
     async with asyncio.timeout(10):
         assert await delete(rig, 3, timeout_ms=1) == DeletedRecords(int(KafkaCode.REQUEST_TIMED_OUT))
     assert rig.replicas.deletions.waiting == 0
 
 
-async def test_a_deletion_ends_with_the_leadership(rig: Rig) -> None:
+async def test_a_waiting_deletion_is_refused_when_the_leadership_ends(rig: Rig) -> None:
     await with_follower(rig)
     answer = delete(rig, 3)
     await rig.change(leader=2)
@@ -193,7 +193,7 @@ async def test_a_deletion_ends_with_the_leadership(rig: Rig) -> None:
     assert delete(rig, 4).result() == DeletedRecords(int(KafkaCode.NOT_LEADER_OR_FOLLOWER))
 
 
-async def test_a_deletion_ends_with_the_broker(rig: Rig) -> None:
+async def test_a_waiting_deletion_is_refused_when_the_broker_closes(rig: Rig) -> None:
     await with_follower(rig)
     answer = delete(rig, 3)
     rig.replicas.close()
@@ -213,21 +213,21 @@ async def test_the_number_of_waiting_deletions_is_limited(rig: Rig) -> None:
     assert rig.replicas.deletions.waiting == 0
 
 
-async def test_internal_and_compacted_topics_refuse(rig: Rig) -> None:
+async def test_a_deletion_in_an_internal_topic_is_refused(rig: Rig) -> None:
     rig.cluster.create("__consumer_offsets", (1,))
     await rig.learn()
     answer = rig.replicas.start_delete("__consumer_offsets", 0, -1, MINUTE_MS)
     assert answer.result() == DeletedRecords(int(KafkaCode.POLICY_VIOLATION))
 
 
-async def test_missing_partitions(rig: Rig) -> None:
+async def test_a_deletion_in_a_partition_that_is_missing_or_led_by_another_broker_is_refused(rig: Rig) -> None:
     await rig.create((1,), (2,))
     partitions = (("u", 0), (TOPIC, 2), (TOPIC, 1))
     answers = [rig.replicas.start_delete(*partition, 0, MINUTE_MS) for partition in partitions]
     assert [each.result().error_code for each in answers] == [3, 3, 6]
 
 
-async def test_a_parked_fetch_of_a_follower_is_answered_with_the_new_start(rig: Rig) -> None:
+async def test_a_parked_fetch_of_a_follower_is_answered_with_the_new_log_start(rig: Rig) -> None:
     _, waiting = await parked(rig)
     delete(rig, 1)
     await settle()
@@ -253,13 +253,13 @@ def told_start(rig: Rig) -> int:
     return target.log_start
 
 
-async def test_a_follower_takes_the_start_that_arrives_with_its_watermark(rig: Rig) -> None:
+async def test_a_follower_applies_a_log_start_that_arrives_together_with_its_high_watermark(rig: Rig) -> None:
     await following(rig)
     await rig.reply(2, high_watermark=2, log_start_offset=2)
     assert rig.log.start_offset == 2
 
 
-async def test_a_follower_reports_a_start_once_it_is_durable(rig: Rig) -> None:
+async def test_a_follower_reports_a_log_start_once_it_is_durable(rig: Rig) -> None:
     await following(rig)
     await rig.reply(2, make_batch((b"c",), base_offset=2), high_watermark=2, log_start_offset=1)
     target = rig.target(2)
@@ -269,7 +269,7 @@ async def test_a_follower_reports_a_start_once_it_is_durable(rig: Rig) -> None:
     assert told_start(rig) == 1
 
 
-async def test_a_follower_reports_a_start_that_its_own_retention_made(rig: Rig) -> None:
+async def test_a_follower_reports_a_log_start_that_its_own_retention_advanced(rig: Rig) -> None:
     await following(rig)
     await rig.reply(2, high_watermark=2)
     rig.log.advance_start_offset(1)
@@ -279,7 +279,7 @@ async def test_a_follower_reports_a_start_that_its_own_retention_made(rig: Rig) 
     assert told_start(rig) == 1
 
 
-async def test_special_offsets_are_answered_without_remote_storage(rig: Rig) -> None:
+async def test_list_offsets_answers_special_timestamps_without_remote_storage(rig: Rig) -> None:
     await rig.create((1,))
     await rig.write(b"a", b"b", b"c")
     delete(rig, 1)
@@ -289,7 +289,7 @@ async def test_special_offsets_are_answered_without_remote_storage(rig: Rig) -> 
     assert [found[at].leader_epoch for at in (-4, -5, -6)] == [0, -1, -1]
 
 
-async def test_a_deletion_makes_a_start_durable_that_retention_has_just_moved(rig: Rig) -> None:
+async def test_a_deletion_makes_a_log_start_durable_that_retention_has_just_advanced(rig: Rig) -> None:
     await rig.create((1,))
     await rig.write(b"a", b"b", b"c")
     rig.log.advance_start_offset(2)  # as retention does; it has not written the start, and never reports it
@@ -299,7 +299,7 @@ async def test_a_deletion_makes_a_start_durable_that_retention_has_just_moved(ri
     assert answer.result() == DeletedRecords(0, 2)
 
 
-async def test_a_follower_makes_a_start_durable_that_its_retention_has_just_moved(rig: Rig) -> None:
+async def test_a_follower_makes_a_log_start_durable_that_its_retention_has_just_advanced(rig: Rig) -> None:
     await following(rig)
     await rig.reply(2, high_watermark=2)
     rig.log.advance_start_offset(2)

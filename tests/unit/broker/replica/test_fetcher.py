@@ -40,7 +40,7 @@ async def test_a_follower_fetches_only_from_its_durable_end(rig: Rig) -> None:
     assert target.offset == 2
 
 
-async def test_a_truncation_lowers_the_watermark(rig: Rig) -> None:
+async def test_a_truncation_lowers_the_high_watermark(rig: Rig) -> None:
     """Otherwise the watermark would be above the end of the log, and cover records that are appended later."""
     await rig.create((2, 1, 3))
     for offset, value in enumerate((b"a", b"b", b"c")):
@@ -54,7 +54,7 @@ async def test_a_truncation_lowers_the_watermark(rig: Rig) -> None:
     assert (follower.high_watermark, rig.log.high_watermark) == (1, 1), "the new record is not committed yet"
 
 
-async def test_a_followers_log_starts_where_its_leaders_does(rig: Rig) -> None:
+async def test_a_follower_advances_its_log_start_with_its_leader_but_keeps_uncommitted_records(rig: Rig) -> None:
     await rig.create((2, 1))
     await rig.reply(2, make_batch((b"a",), leader_epoch=0), high_watermark=1)
     await rig.reply(2, make_batch((b"b",), base_offset=1, leader_epoch=0), high_watermark=2)
@@ -87,8 +87,8 @@ async def test_a_refused_replica_reports_its_position_again(rig: Rig) -> None:
     assert [(each, one.offset) for each, one in again.targets] == [(partition, 0)]
 
 
-async def test_a_wait_for_a_reply_ends_at_once_if_the_reply_or_news_came_before(rig: Rig) -> None:
-    """A new position or a reply may come between two waits, and is not announced again."""
+async def test_a_wait_for_a_reply_ends_immediately_if_a_reply_or_a_new_position_already_exists(rig: Rig) -> None:
+    """A new position or a reply may arrive between two waits, and is not signalled again."""
     await rig.create((2, 1))
     fetcher = rig.fetcher(2)
     reply: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
@@ -131,7 +131,7 @@ async def test_a_truncation_across_segments_is_prepared(rig: Rig, monkeypatch: p
     assert (prepared, rig.log.end_offset) == ([(1, 3)], 1)
 
 
-async def test_a_truncation_waits_for_another_reply_if_the_floor_rises(
+async def test_a_truncation_is_postponed_to_the_next_reply_if_the_truncation_floor_rises(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watermark may be saved while the truncation is prepared."""
@@ -193,7 +193,7 @@ async def test_a_leader_appends_once_its_truncation_is_durable(rig: Rig, monkeyp
     may_flush = await diverging(rig, monkeypatch)
     await rig.change(leader=1, isr=(1,))
     produced = rig.produce(b"new")
-    assert produced.done(), "it is refused at once"
+    assert produced.done(), "the produce is refused immediately"
     refused = produced.result()
     assert (refused.error_code, refused.leader_id) == (KafkaCode.NOT_LEADER_OR_FOLLOWER, 1)
     assert rig.log.end_offset == 1
@@ -202,7 +202,7 @@ async def test_a_leader_appends_once_its_truncation_is_durable(rig: Rig, monkeyp
     assert (await rig.produce(b"new")).error_code == KafkaCode.NONE
 
 
-async def test_repeated_refusals_of_batches_use_one_back_off(rig: Rig) -> None:
+async def test_repeated_refusals_of_batches_share_one_back_off(rig: Rig) -> None:
     await rig.create((2, 1))
     bad = bytearray(make_batch((b"a",), leader_epoch=0))
     bad[-1] ^= 1
@@ -211,7 +211,7 @@ async def test_repeated_refusals_of_batches_use_one_back_off(rig: Rig) -> None:
     first = fetcher._refusals[partition]
     fetcher._end_delay(partition)
     await rig.reply(2, bytes(bad))
-    assert fetcher._refusals[partition] is first, "its next pause is longer"
+    assert fetcher._refusals[partition] is first, "the same back-off continues, with a longer pause"
     fetcher._end_delay(partition)
     await rig.reply(2, make_batch((b"a",), leader_epoch=0))
     assert partition not in fetcher._refusals
@@ -348,7 +348,7 @@ async def test_only_the_first_truncation_in_a_directory_that_hangs_delays_a_roun
 async def test_a_replica_that_starts_over_while_its_leader_changes_reports_its_position(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, has_records: bool
 ) -> None:
-    """A fetch to the new leader names the old position.  If the log starts over after that, all replies are dropped."""
+    """A fetch sent to the new leader names the old position.  If the log then starts over, all replies are dropped."""
     await rig.create((2, 1, 3))
     if has_records:
         await rig.reply(2, make_batch((b"a",), leader_epoch=0))
@@ -367,7 +367,9 @@ async def test_a_replica_that_starts_over_while_its_leader_changes_reports_its_p
     assert (target.leader_epoch, target.offset) == (1, rig.log.end_offset)
 
 
-async def test_a_truncation_for_a_former_leader_lowers_no_watermark(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_truncation_for_a_former_leader_does_not_lower_the_high_watermark(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise the watermark of the log stays below the watermark of the replica until the next write."""
     await rig.create((2, 1, 3))
     for offset, value in enumerate((b"a", b"b", b"c")):

@@ -39,7 +39,7 @@ def refuse(rig: Rig, sequence: int) -> None:
 
 
 async def succeed_in_order(rig: Rig, refused: int, offset: int) -> None:
-    """Send the batch behind the refused one, and see it refused; then send all batches again.
+    """Send the batch after the refused batch, and check that it is refused; then send all batches again.
 
     offset: the offset of the producer's first batch.
     """
@@ -55,8 +55,8 @@ async def succeed_in_order(rig: Rig, refused: int, offset: int) -> None:
     assert rig.log.end_offset == offset + len(again)
 
 
-async def test_a_leader_that_was_stalled_makes_no_client_believe_that_records_are_lost(rig: Rig) -> None:
-    """librdkafka would begin a new epoch, and send batch 0 again, although it is in the log."""
+async def test_a_gap_that_a_stalled_leader_made_is_not_reported_as_a_loss(rig: Rig) -> None:
+    """Otherwise librdkafka would begin a new epoch, and send batch 0 again, although batch 0 is in the log."""
     await rig.create((1, 2))
     in_doubt = send(rig, 0, timeout_ms=0)
     assert (await in_doubt).error_code == KafkaCode.REQUEST_TIMED_OUT
@@ -71,10 +71,10 @@ async def test_a_gap_that_this_leader_did_not_make_is_reported_as_a_loss(rig: Ri
     assert code(rig, 3) == KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-async def test_no_batch_is_appended_before_the_first_one_of_its_producer_that_was_refused(rig: Rig) -> None:
+async def test_no_batch_of_a_producer_is_appended_before_its_first_batch_that_was_refused(rig: Rig) -> None:
     """The log has deleted records, so it cannot know with which sequence a producer must begin.
 
-    If it began with the second batch, the first one would later count as a duplicate, and would be lost.
+    If the log accepted the second batch first, the first batch would later count as a duplicate, and would be lost.
     """
     await rig.create((1, 2))
     await rig.write(b"older")
@@ -84,8 +84,8 @@ async def test_no_batch_is_appended_before_the_first_one_of_its_producer_that_wa
     await succeed_in_order(rig, 0, offset=1)
 
 
-async def test_no_batch_is_appended_before_one_that_was_refused_at_the_last_sequence(rig: Rig) -> None:
-    """After the last sequence, a producer continues with 0, which is also the first one."""
+async def test_no_batch_is_appended_before_a_refused_batch_with_the_last_sequence(rig: Rig) -> None:
+    """After the last sequence, a producer continues with 0, which is also the first sequence."""
     await rig.create((1, 2))
     await rig.write(b"older")
     await rig.fetch(2, 1, 0)
@@ -96,7 +96,7 @@ async def test_no_batch_is_appended_before_one_that_was_refused_at_the_last_sequ
     assert not send(rig, 0).done()
 
 
-async def test_a_refusal_does_not_hold_up_a_producer_that_the_log_no_longer_knows(rig: Rig) -> None:
+async def test_an_earlier_refusal_does_not_block_a_producer_that_has_expired(rig: Rig) -> None:
     await rig.create((1, 2))
     refuse(rig, 0)
     send(rig, 0)
@@ -114,7 +114,7 @@ async def test_a_producer_that_expired_continues_with_any_sequence(rig: Rig) -> 
     assert not send(rig, 7).done()
 
 
-async def test_a_gap_of_too_few_replicas(rig: Rig) -> None:
+async def test_later_batches_get_the_same_error_as_a_batch_refused_for_too_few_replicas(rig: Rig) -> None:
     await rig.create((1, 2), min_isr=2)
     send(rig, 0)
     await rig.change(isr=(1,))
@@ -125,7 +125,7 @@ async def test_a_gap_of_too_few_replicas(rig: Rig) -> None:
     assert not send(rig, 2).done()
 
 
-async def test_a_gap_of_an_overloaded_leader(rig: Rig) -> None:
+async def test_later_batches_get_the_same_error_as_a_batch_refused_by_an_overloaded_leader(rig: Rig) -> None:
     await rig.create((1, 2))
     limits = rig.context.limits
     send(rig, 0)
@@ -135,7 +135,7 @@ async def test_a_gap_of_an_overloaded_leader(rig: Rig) -> None:
     assert code(rig, 2) == KafkaCode.REQUEST_TIMED_OUT
 
 
-async def test_a_gap_of_a_partition_that_is_not_here_yet(rig: Rig) -> None:
+async def test_later_batches_get_the_same_error_as_a_batch_refused_before_the_partition_existed(rig: Rig) -> None:
     assert code(rig, 0) == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
     await rig.create((1, 2))
     assert code(rig, 1) == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -143,7 +143,7 @@ async def test_a_gap_of_a_partition_that_is_not_here_yet(rig: Rig) -> None:
     assert not send(rig, 1).done()
 
 
-async def test_a_gap_of_records_that_were_not_checked_in_time(rig: Rig) -> None:
+async def test_later_batches_get_the_same_error_as_a_batch_that_was_not_checked_in_time(rig: Rig) -> None:
     await rig.create((1, 2))
     checks = rig.replicas.produces._checks
     checks._limits = replace(rig.context.limits, record_check_wait_ms=0, inline_check_bytes=0)
@@ -155,7 +155,9 @@ async def test_a_gap_of_records_that_were_not_checked_in_time(rig: Rig) -> None:
     assert rig.log.end_offset == 0
 
 
-async def test_a_gap_of_a_batch_that_was_refused_after_its_check(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_later_batches_get_the_same_error_as_a_batch_refused_after_its_check(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await rig.create((1, 2))
     rig.replicas.produces._checks._limits = replace(rig.context.limits, inline_check_bytes=0)
     loop = asyncio.get_running_loop()
@@ -171,7 +173,7 @@ async def test_a_gap_of_a_batch_that_was_refused_after_its_check(rig: Rig, monke
 
 
 @pytest.mark.parametrize("size", [0, 60])
-async def test_a_stalled_leader_refuses_too_few_bytes_for_a_header(rig: Rig, size: int) -> None:
+async def test_a_stalled_leader_refuses_data_that_is_shorter_than_a_batch_header(rig: Rig, size: int) -> None:
     await rig.create((1, 2))
     rig.context.is_awake = lambda: False
     refused = rig.replicas.start_produce(TOPIC, 0, memoryview(batch(0)[:size]), -1, 60_000).result()

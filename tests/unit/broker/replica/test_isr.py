@@ -23,12 +23,12 @@ from tests.unit.broker.replica.rig import Rig
         ("", Answer.UNKNOWN),
     ],
 )
-def test_only_a_definite_refusal_voids_a_proposal(word: str, answer: Answer) -> None:
-    """A copy that was never answered may still be accepted, and holds the watermark until then."""
+def test_each_error_code_determines_the_outcome_of_an_isr_proposal(word: str, answer: Answer) -> None:
+    """A proposal that was not answered may still be accepted.  Until it is decided, the high watermark waits for it."""
     assert answer_of(word) is answer
 
 
-async def test_a_proposal_without_an_answer_is_decided_after_a_stall(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unanswered_isr_proposal_is_replaced_after_a_stall(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the decision, the watermark waits for the proposed follower, even if that follower has stopped."""
     await rig.create((1, 2))
     await rig.change(isr=(1,))

@@ -1,4 +1,4 @@
-"""The events `elected` and `resigned` of leaderships."""
+"""The events `elected` and `resigned`, which report the start and the end of leaderships."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_an_election_is_reported_once_the_replica_leads(rig: Rig) -> None:
     assert leaders == [True]
 
 
-async def test_a_follower_reports_nothing(rig: Rig) -> None:
+async def test_a_follower_reports_no_election_and_no_resignation(rig: Rig) -> None:
     heard = listen(rig)
     await rig.create((2, 1))
     await rig.change(leader=3, isr=(3,))
@@ -70,7 +70,7 @@ async def test_a_resignation_is_reported_once(rig: Rig) -> None:
     assert [what for what, *_ in heard] == ["resigned"]
 
 
-async def test_a_topic_that_gets_another_id_is_led_again(rig: Rig) -> None:
+async def test_a_leader_resigns_and_is_elected_again_when_its_topic_gets_another_id(rig: Rig) -> None:
     await rig.create((1, 2), (1, 2))
     before = rig.hosted().partition
     heard = listen(rig)

@@ -55,7 +55,7 @@ async def run_moves(rig: Rig) -> None:
     await rig.role.logs.moves.close()
 
 
-async def test_a_leader_moves_without_a_change_of_its_role(rig: Rig) -> None:
+async def test_a_leader_keeps_its_role_while_its_log_moves(rig: Rig) -> None:
     await rig.create((1, 2))
     leader, log, target = rig.leader, rig.log, other(rig)
     for number in range(20):
@@ -116,7 +116,7 @@ async def delete_strays(rig: Rig) -> None:
 
 
 async def assigned(rig: Rig, directory_id: UUID) -> None:
-    """Let the metadata say that the replica is in this directory."""
+    """Record in the metadata that the replica is in this directory."""
     await rig.change(replicas=(Replica(1, directory_id),))
 
 
@@ -144,7 +144,7 @@ async def three(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 @pytest.mark.parametrize("moves_count", [1, 2])
-async def test_a_replica_leads_again_although_the_directory_that_it_has_left_is_known_to_have_failed(
+async def test_a_moved_replica_leads_again_although_its_former_directory_has_failed(
     three: Rig, moves_count: int
 ) -> None:
     rig = three
@@ -163,7 +163,7 @@ async def test_a_replica_leads_again_although_the_directory_that_it_has_left_is_
 
 
 async def report(rig: Rig, *, is_learned_first: bool = False) -> None:
-    """Let the broker send its reports, and learn what the controller decides.
+    """Let the broker send its reports, and apply the decisions of the controller.
 
     is_learned_first: the broker applies the decision before it gets the answer.
     """
@@ -201,7 +201,7 @@ async def test_a_moved_replica_leads_again_if_its_former_directory_fails_at_the_
 
 
 @pytest.mark.parametrize("is_learned_first", [False, True])
-async def test_a_log_forgets_its_former_directory_once_the_controller_knows_its_present_one(
+async def test_a_log_drops_its_former_directory_once_the_controller_knows_the_current_one(
     tmp_path: Path, is_learned_first: bool
 ) -> None:
     """A later backup of that directory must not claim that it has all records."""
@@ -224,7 +224,7 @@ async def test_an_outdated_directory_in_the_metadata_is_corrected(rig: Rig) -> N
     assert rig.unreported == [(0, rig.log.directory_id)]
 
 
-async def test_a_moved_replica_does_not_begin_anew_in_its_former_directory(tmp_path: Path) -> None:
+async def test_a_moved_replica_does_not_start_over_in_its_former_directory(tmp_path: Path) -> None:
     """The broker ended before the controller knew of the move, and the new directory fails at the next start."""
     before, target = await moved_without_a_report(tmp_path, strays_deleted=True)
 
@@ -240,7 +240,7 @@ async def test_a_moved_replica_does_not_begin_anew_in_its_former_directory(tmp_p
         assert rig.unreported == [(0, target)]
 
 
-async def test_a_moved_replica_does_not_begin_anew_if_its_new_directory_was_removed(tmp_path: Path) -> None:
+async def test_a_moved_replica_does_not_start_over_if_its_new_directory_was_removed(tmp_path: Path) -> None:
     """The broker ended before the controller knew of the move, and starts without the new directory."""
     before, target = await moved_without_a_report(tmp_path)
     async with started_again(before, [tmp_path / f"disk{1 - before.directories.index(target)}"]) as rig:
@@ -253,7 +253,7 @@ async def test_a_moved_replica_does_not_begin_anew_if_its_new_directory_was_remo
         assert rig.cluster.partition(lost.topic_id).leader == NO_LEADER
 
 
-async def test_a_replica_that_may_be_in_several_failed_directories_is_lost(tmp_path: Path) -> None:
+async def test_a_replica_that_may_be_in_several_failed_directories_is_reported_as_lost(tmp_path: Path) -> None:
     """An empty replica in a directory that was guessed would count as the member of the ISR."""
     async with running(tmp_path, directories=3) as before:
         await before.register()
@@ -274,7 +274,7 @@ async def test_a_replica_that_may_be_in_several_failed_directories_is_lost(tmp_p
 
 
 async def test_an_older_copy_is_not_used_while_the_assigned_directory_is_offline(tmp_path: Path) -> None:
-    """The replica began anew in the other directory while this one was offline.  Then the other one fails at a start.
+    """The replica started over in the other directory while this one was offline.  Then the other one fails at a start.
 
     A report of the older copy could reach the controller before the heartbeat that reports the failed directory.  The
     controller would elect the older copy, because the replica is in the ISR.
@@ -296,7 +296,7 @@ async def test_an_older_copy_is_not_used_while_the_assigned_directory_is_offline
         assert not rig.unreported
 
 
-async def test_a_replica_whose_directory_was_removed_is_added_again(tmp_path: Path) -> None:
+async def test_a_replica_whose_directory_was_removed_can_be_assigned_again(tmp_path: Path) -> None:
     """The replica is removed from the broker and assigned again, before the broker applies either change."""
     before, target = await moved_without_a_report(tmp_path)
 
@@ -316,7 +316,7 @@ async def test_a_replica_whose_directory_was_removed_is_added_again(tmp_path: Pa
 
 @pytest.mark.parametrize("is_reported", [True, False])
 async def test_a_replica_that_moved_twice_is_in_the_second_directory(tmp_path: Path, is_reported: bool) -> None:
-    """is_reported: the first directory is removed, and the second one is offline; else the second one is removed."""
+    """is_reported: the first directory is removed and the second is offline; otherwise the second is removed."""
     async with running(tmp_path, directories=3) as before:
         await before.register()
         await before.create((1,))
@@ -341,7 +341,7 @@ async def test_a_replica_that_moved_twice_is_in_the_second_directory(tmp_path: P
         assert rig.hosted().log is None
         if is_reported:
             assert rig.hosted().offline == f"its directory {second} is offline"
-            assert not rig.unreported, "the metadata name the right directory"
+            assert not rig.unreported, "the metadata already name the right directory"
         else:
             assert rig.hosted().offline == f"its log moved to directory {second}, which this broker no longer has"
             assert rig.unreported == [(0, LOST)]
@@ -349,7 +349,7 @@ async def test_a_replica_that_moved_twice_is_in_the_second_directory(tmp_path: P
         each.close()
 
 
-async def test_a_source_is_deleted_once_the_metadata_name_the_directory_with_the_log(rig: Rig) -> None:
+async def test_the_source_of_a_move_is_deleted_once_the_metadata_name_the_directory_of_the_log(rig: Rig) -> None:
     """After two moves that were not reported, the metadata name a directory that has nothing but a stray."""
     await rig.create((1,))
     await rig.write(b"a")
@@ -365,7 +365,7 @@ async def test_a_source_is_deleted_once_the_metadata_name_the_directory_with_the
     assert rig.role.logs.strays() == []
 
 
-async def test_the_source_of_a_replica_that_was_removed_is_deleted(rig: Rig) -> None:
+async def test_the_source_of_a_move_is_deleted_after_its_topic_was_deleted(rig: Rig) -> None:
     await rig.create((1,))
     await rig.write(b"a")
     await assigned(rig, rig.log.directory_id)
@@ -377,7 +377,7 @@ async def test_the_source_of_a_replica_that_was_removed_is_deleted(rig: Rig) -> 
     assert rig.role.logs.strays() == []
 
 
-async def test_a_follower_moves_and_goes_on_copying(rig: Rig) -> None:
+async def test_a_follower_continues_to_replicate_after_a_move(rig: Rig) -> None:
     await rig.create((2, 1))
     await rig.reply(2, make_batch([b"a"], base_offset=0, leader_epoch=0), high_watermark=1)
     target = other(rig)
@@ -388,7 +388,7 @@ async def test_a_follower_moves_and_goes_on_copying(rig: Rig) -> None:
     assert (rig.log.end_offset, rig.log.flushed_offset, rig.log.high_watermark) == (2, 2, 2)
 
 
-async def test_a_move_to_the_present_directory_ends_a_move(rig: Rig) -> None:
+async def test_a_move_to_the_current_directory_cancels_an_earlier_move(rig: Rig) -> None:
     await rig.create((1,))
     here = rig.log.directory_id
     assert await request(rig, other(rig)) is KafkaCode.NONE
@@ -402,7 +402,7 @@ async def test_a_replica_is_created_in_the_directory_that_was_chosen_before(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(moves, "PREFERENCES_MAX", 3)
-    for index in range(4):  # the oldest choice is forgotten
+    for index in range(4):  # the oldest choice is dropped
         assert await request(rig, rig.directories[1], index) is KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
     await rig.create((1,), (1,), (1,), (1,), (1,))
     assert all(each.image.replicas[0].directory_id == UNASSIGNED for each in rig.role.table)
@@ -411,20 +411,22 @@ async def test_a_replica_is_created_in_the_directory_that_was_chosen_before(
     assert not rig.replicas.moves._preferred.keys() & {(TOPIC, index) for index in (1, 2, 3)}
 
 
-async def test_a_partition_without_a_replica_here_differs_from_one_that_does_not_exist(rig: Rig) -> None:
+async def test_a_move_without_a_local_replica_is_refused_differently_than_in_a_missing_partition(rig: Rig) -> None:
     await rig.create((2,))
     assert await request(rig, rig.directories[1], 0) is KafkaCode.REPLICA_NOT_AVAILABLE
     assert await request(rig, rig.directories[1], 1) is KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_an_offline_replica_does_not_move(rig: Rig) -> None:
+async def test_a_move_of_an_offline_replica_is_refused(rig: Rig) -> None:
     await rig.create((1,))
     target = other(rig)
     rig.role.logs.disk_failed(rig.log.directory_id, DiskError("broken"))
     assert await request(rig, target) is KafkaCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_directory_that_fails_during_the_request_is_reported(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_move_is_refused_if_the_directory_fails_during_the_request(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await rig.create((1,))
 
     async def fail(*_: object) -> None:
@@ -436,7 +438,7 @@ async def test_a_directory_that_fails_during_the_request_is_reported(rig: Rig, m
     assert rig.hosted().log is None
 
 
-async def test_the_rate_of_moves_is_that_of_the_config(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_config_limits_the_rate_of_moves(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_moves, "THROTTLE_LOOK_S", 0.01)
     await rig.create((1,))
     for number in range(20):
@@ -458,7 +460,7 @@ async def test_the_rate_of_moves_is_that_of_the_config(rig: Rig, monkeypatch: py
     await rig.role.logs.moves.close()
 
 
-async def test_a_topic_that_is_deleted_takes_its_move_with_it(rig: Rig) -> None:
+async def test_the_deletion_of_a_topic_ends_the_move_of_its_replica(rig: Rig) -> None:
     await rig.create((1,))
     await rig.write(b"a")
     await request(rig, other(rig))

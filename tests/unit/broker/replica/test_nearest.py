@@ -52,7 +52,7 @@ async def leading(rig: Rig) -> None:
 
 
 async def following(rig: Rig, *, isr: tuple[int, ...] = (1, 2), agreed: bool = True) -> None:
-    """Broker 1 follows broker 2, with one committed record and one that is not."""
+    """Broker 1 follows broker 2, with one committed and one uncommitted record."""
     await rig.create((2, 1))
     if isr != (1, 2):
         await rig.change(isr=isr)
@@ -69,7 +69,7 @@ async def test_a_leader_names_the_replica_in_the_consumers_rack(near: Rig) -> No
     assert (await consume(near, rack="c")).preferred_replica == 3
 
 
-async def test_a_leader_repeats_the_replica_in_a_session(near: Rig) -> None:
+async def test_a_leader_names_the_preferred_replica_again_in_each_reply_of_a_session(near: Rig) -> None:
     """A consumer that gives up on the replica asks the leader again, perhaps without naming the partition."""
     await leading(near)
     opening = replace(plan(near, 1, "b"), session_epoch=0, min_bytes=1, max_wait_ms=30_000)
@@ -79,14 +79,14 @@ async def test_a_leader_repeats_the_replica_in_a_session(near: Rig) -> None:
 
 
 @pytest.mark.parametrize("rack", ["", "a", "d"])
-async def test_a_leader_serves_its_own_rack_and_unknown_ones(near: Rig, rack: str) -> None:
+async def test_a_leader_serves_consumers_in_its_own_rack_and_in_unknown_racks(near: Rig, rack: str) -> None:
     await leading(near)
     result = await consume(near, rack=rack)
     assert (result.preferred_replica, len(result.records) > 0) == (-1, True)
 
 
 @pytest.mark.parametrize("obstacle", ["fenced", "not in the ISR", "behind", "other listener", "turned off"])
-async def test_the_leader_serves_if_no_replica_in_the_rack_can(near: Rig, obstacle: str) -> None:
+async def test_the_leader_serves_a_consumer_if_no_replica_in_its_rack_can(near: Rig, obstacle: str) -> None:
     await leading(near)
     offset, asked = 0, plan(near, 0, "b")
     match obstacle:
@@ -114,11 +114,11 @@ async def test_a_position_outside_the_log_is_refused_by_the_leader_itself(near: 
     assert (result.error_code, result.preferred_replica) == (KafkaCode.OFFSET_OUT_OF_RANGE, -1)
 
 
-async def test_a_follower_serves_up_to_the_watermark_that_it_knows(near: Rig) -> None:
+async def test_a_follower_serves_consumers_up_to_the_high_watermark_that_it_knows(near: Rig) -> None:
     await following(near)
     result = await consume(near)
     assert (result.error_code, result.high_watermark) == (KafkaCode.NONE, 1)
-    assert len(result.records) == 0, "the batch is not committed as a whole"
+    assert len(result.records) == 0, "only a part of the batch is committed"
     await near.reply(2, high_watermark=2)
     result = await consume(near)
     assert (result.high_watermark, result.last_stable_offset, len(result.records) > 0) == (2, 2, True)
@@ -130,7 +130,7 @@ async def test_only_consumers_with_a_rack_are_served_by_a_follower(near: Rig) ->
     assert (result.error_code, result.leader_id) == (KafkaCode.NOT_LEADER_OR_FOLLOWER, 2)
 
 
-async def test_a_follower_serves_once_its_leader_agrees_to_its_log(near: Rig) -> None:
+async def test_a_follower_serves_consumers_once_its_leader_agrees_to_its_log(near: Rig) -> None:
     """An unclean election may have discarded records of this log, even records below its watermark."""
     await following(near)
     await near.change(leader=3, isr=(1, 2))  # another leader epoch
@@ -139,7 +139,7 @@ async def test_a_follower_serves_once_its_leader_agrees_to_its_log(near: Rig) ->
     assert (await consume(near, 1)).error_code == KafkaCode.NONE
 
 
-async def test_a_follower_that_truncates_serves_nothing_until_its_leader_agrees(near: Rig) -> None:
+async def test_a_follower_that_truncates_serves_no_consumers_until_its_leader_agrees_to_its_log(near: Rig) -> None:
     await near.create((2, 1))
     for offset in range(3):
         await near.reply(2, make_batch((b"a",), base_offset=offset, leader_epoch=0), high_watermark=1)
@@ -149,7 +149,7 @@ async def test_a_follower_that_truncates_serves_nothing_until_its_leader_agrees(
     assert (await consume(near)).error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_follower_outside_the_isr_serves_nobody(near: Rig) -> None:
+async def test_a_follower_outside_the_isr_serves_no_consumers(near: Rig) -> None:
     await following(near)
     waiting = asyncio.create_task(
         near.replicas.fetch(replace(plan(near, 1, "b"), session_epoch=0, min_bytes=1, max_wait_ms=30_000))
@@ -158,26 +158,28 @@ async def test_a_follower_outside_the_isr_serves_nobody(near: Rig) -> None:
     assert not waiting.done()
     await near.change(isr=(2,))
     await settle()
-    assert waiting.done(), "a consumer that waits learns it"
+    assert waiting.done(), "a waiting consumer is answered"
     assert waiting.result().results[0].error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_follower_checks_leader_epoch_and_bounds(near: Rig) -> None:
+async def test_a_follower_checks_the_leader_epoch_and_the_offset_of_a_consumers_fetch(near: Rig) -> None:
     await following(near)
     assert (await consume(near, 0, "b", 7)).error_code == KafkaCode.UNKNOWN_LEADER_EPOCH
     await near.reply(2, high_watermark=5)
     assert (await consume(near, 5)).error_code == KafkaCode.OFFSET_NOT_AVAILABLE
-    assert (await consume(near, 5, "b", -1, 0)).error_code == KafkaCode.OFFSET_NOT_AVAILABLE, "not a divergence"
+    assert (await consume(near, 5, "b", -1, 0)).error_code == KafkaCode.OFFSET_NOT_AVAILABLE, (
+        "the broker reports no divergence"
+    )
     assert (await consume(near, 6)).error_code == KafkaCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_a_follower_does_not_serve_below_its_log_start(near: Rig) -> None:
+async def test_a_follower_refuses_consumers_below_its_log_start(near: Rig) -> None:
     await following(near)
     await near.reply(2, high_watermark=2, log_start_offset=2)
     assert (await consume(near, 1)).error_code == KafkaCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_a_waiting_consumer_is_answered_by_a_followers_watermark(near: Rig) -> None:
+async def test_a_waiting_consumer_is_answered_when_the_high_watermark_of_its_follower_advances(near: Rig) -> None:
     await following(near)
     waiting = asyncio.create_task(near.replicas.fetch(replace(plan(near, 0, "b"), min_bytes=1, max_wait_ms=30_000)))
     await settle()
@@ -188,7 +190,7 @@ async def test_a_waiting_consumer_is_answered_by_a_followers_watermark(near: Rig
     assert len(waiting.result().results[0].records)
 
 
-async def test_a_new_watermark_answers_the_parked_fetch_of_a_follower_that_serves_consumers(near: Rig) -> None:
+async def test_a_new_high_watermark_answers_the_parked_fetch_of_a_follower_that_serves_consumers(near: Rig) -> None:
     await near.create((1, 2, 3))
     await near.write(b"a")
     await near.fetch(3, 0, -1)
@@ -205,7 +207,7 @@ async def test_a_new_watermark_answers_the_parked_fetch_of_a_follower_that_serve
     assert waiting.result().results[0].high_watermark == 1
 
 
-async def test_a_followers_last_stable_offset_bounds_readers_of_committed_records(near: Rig) -> None:
+async def test_a_follower_serves_read_committed_consumers_up_to_its_last_stable_offset(near: Rig) -> None:
     await following(near)
     await near.reply(2, high_watermark=2)
     asked = replace(plan(near, 0, "b"), read_committed=True, replica_id=CONSUMER)

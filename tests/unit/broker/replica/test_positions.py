@@ -26,7 +26,7 @@ async def leading(rig: Rig) -> Rig:
     return rig
 
 
-async def test_a_position_of_the_leaders_history_is_an_acknowledgement(leading: Rig) -> None:
+async def test_a_fetch_position_in_the_leaders_history_acknowledges_the_records_before_it(leading: Rig) -> None:
     await leading.fetch(2, 6, 2)
     assert (leading.leader.followers[2].end, leading.leader.high_watermark) == (6, 6)
 
@@ -35,7 +35,9 @@ async def test_a_position_of_the_leaders_history_is_an_acknowledgement(leading: 
     ("offset", "last_epoch"),
     [(5, 0), (4, 1), (3, 1), (7, 2), (6, -1), (3, -1), (0, 0), (5, 3)],
 )
-async def test_a_position_of_another_history_acknowledges_nothing(leading: Rig, offset: int, last_epoch: int) -> None:
+async def test_a_fetch_position_in_another_history_acknowledges_nothing(
+    leading: Rig, offset: int, last_epoch: int
+) -> None:
     """Most of these positions are within the bounds of the leader's log."""
     if (offset, last_epoch) == (0, 0):
         leading.log.advance_start_offset(3)  # records below the leader's start also cannot be compared
@@ -47,7 +49,7 @@ async def test_a_position_of_another_history_acknowledges_nothing(leading: Rig, 
 
 
 @pytest.mark.parametrize("leader_epoch", [-1, 1, 3])
-async def test_a_position_under_another_leader_epoch_acknowledges_nothing(leading: Rig, leader_epoch: int) -> None:
+async def test_a_fetch_under_another_leader_epoch_acknowledges_nothing(leading: Rig, leader_epoch: int) -> None:
     result = await leading.fetch(2, 6, 2, leader_epoch=leader_epoch)
     assert result.error_code in (KafkaCode.FENCED_LEADER_EPOCH, KafkaCode.UNKNOWN_LEADER_EPOCH)
     assert (leading.leader.followers[2].end, leading.leader.high_watermark) == (UNKNOWN_END, 3)
@@ -105,7 +107,7 @@ async def test_only_a_replica_may_fetch_below_the_leaders_start(within: Rig) -> 
     assert parse_header(result.records).base_offset == 6
 
 
-async def test_a_consumer_below_the_leaders_start_gets_no_epoch(leading: Rig) -> None:
+async def test_a_consumer_below_the_leaders_start_gets_no_diverging_epoch(leading: Rig) -> None:
     await leading.fetch(2, 6, 2)
     leading.log.advance_start_offset(6)
     result = await leading.fetch(-1, 0, -1)
@@ -124,7 +126,7 @@ async def following(rig: Rig) -> Rig:
     return rig
 
 
-async def test_a_follower_names_the_epoch_of_its_last_record_when_retention_has_deleted_it(following: Rig) -> None:
+async def test_a_follower_names_the_epoch_of_its_last_record_even_after_retention_deleted_it(following: Rig) -> None:
     following.log.advance_start_offset(3)
     await following.role.logs.checkpoint([following.log])
     await following.change(leader=3)
@@ -145,10 +147,10 @@ async def test_a_follower_that_diverges_below_its_start_starts_over(following: R
     await following.reply(3, error_code=code, log_start_offset=1, diverging_epoch=0, diverging_end=1)
     target = following.target(3)
     assert target is not None
-    assert (target.offset, target.last_fetched_epoch) == (1, 0), "now the leader can compare it"
+    assert (target.offset, target.last_fetched_epoch) == (1, 0), "the leader can compare this position"
 
 
-async def test_a_follower_takes_no_watermark_with_a_divergence(following: Rig) -> None:
+async def test_a_follower_ignores_the_high_watermark_of_a_reply_with_a_diverging_epoch(following: Rig) -> None:
     await following.change(leader=3, isr=(3,))
     await following.reply(3, diverging_epoch=0, diverging_end=1, high_watermark=3)
     assert (following.log.end_offset, following.log.high_watermark) == (0, 0), (

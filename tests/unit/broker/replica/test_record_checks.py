@@ -104,7 +104,7 @@ async def test_small_batch_with_bad_records_is_refused_at_once(bench: Bench) -> 
     assert produce.batches.code == KafkaCode.INVALID_RECORD
 
 
-async def test_large_batch_is_checked_in_a_thread_and_later_ones_wait_behind_it(bench: Bench) -> None:
+async def test_large_batch_is_checked_in_a_thread_and_later_batches_wait_behind_it(bench: Bench) -> None:
     one, other = "t", "other"
     large, plain, small = bench.produce(one, LARGE), bench.produce(one, PLAIN), bench.produce(one, GOOD)
     elsewhere = bench.produce(other, PLAIN)
@@ -119,7 +119,7 @@ async def test_large_batch_is_checked_in_a_thread_and_later_ones_wait_behind_it(
 async def test_checks_that_end_out_of_order_are_appended_in_order(bench: Bench) -> None:
     one = "t"
     produces = [bench.produce(one, LARGE) for _ in range(3)]
-    assert len(bench.threads.calls) == 2, "no more threads than allowed"
+    assert len(bench.threads.calls) == 2, "only two checks run at a time"
     await bench.threads.finish(1)
     assert bench.appended == []
     assert len(bench.threads.calls) == 3
@@ -144,7 +144,9 @@ async def test_topic_without_validation_checks_no_compressed_records(bench: Benc
     assert all(isinstance(produce.batches, Produced) for produce in produces)
 
 
-async def test_producer_keeps_the_codecs_without_any_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_compression_type_producer_keeps_the_codecs_without_recompression(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("broker.replica.record_checks.needs_recompression", None)  # not even called
     sent = [PLAIN, GOOD, batch(codec=Codec.ZSTD)]
     produces = [bench.produce("t", data) for data in sent]
@@ -196,7 +198,7 @@ async def test_recompressed_bytes_that_wait_are_bounded(threads: Threads) -> Non
     assert 10_000 < bench.checks.recompressed_bytes < 12_000
     elsewhere = bench.produce("other", LARGE, config)
     await threads.finish(5)
-    assert bench.appended == [elsewhere], "what need not wait is not refused"
+    assert bench.appended == [elsewhere], "a batch that need not wait is not refused"
     await threads.finish(0)
     await threads.finish(4)
     assert bench.appended == [elsewhere, *produces]
@@ -234,7 +236,7 @@ async def test_produce_after_its_timeout_is_refused_and_not_appended(threads: Th
     assert bench.checks.produces == 0
     await threads.finish(0)
     assert bench.appended == []
-    assert len(threads.calls) == 1, "a check whose produce has ended is not begun"
+    assert len(threads.calls) == 1, "the check of an answered produce is not started"
 
 
 async def test_check_that_fails_is_answered_and_reported(bench: Bench) -> None:
@@ -249,7 +251,7 @@ async def test_check_that_fails_is_answered_and_reported(bench: Bench) -> None:
     assert isinstance(reported[0]["exception"], ValueError)
 
 
-async def test_check_of_an_answered_produce_does_not_keep_its_batches(threads: Threads) -> None:
+async def test_check_of_an_answered_produce_does_not_keep_its_batches_in_memory(threads: Threads) -> None:
     """While no thread is free, timeouts must free the batches that they answer, not only lower the count."""
     bench = Bench(ReplicaLimits(inline_check_bytes=0, record_check_threads=1, record_check_wait_ms=1), threads)
     running = bench.produce("running", LARGE)
@@ -269,7 +271,7 @@ async def test_check_of_an_answered_produce_does_not_keep_its_batches(threads: T
     assert len(threads.calls) == 1
 
 
-async def test_disk_that_blocks_all_threads_of_the_loop_delays_no_check() -> None:
+async def test_disk_that_blocks_all_threads_of_the_loop_does_not_delay_a_check() -> None:
     loop = asyncio.get_running_loop()
     released = threading.Event()
     loop.set_default_executor(busy := ThreadPoolExecutor(1))
@@ -308,7 +310,7 @@ async def test_append_that_fails_after_a_check_is_answered_and_reported(threads:
     assert not checks._queues
 
 
-async def test_closing_answers_everything_that_waits(bench: Bench) -> None:
+async def test_closing_answers_all_produces_that_wait(bench: Bench) -> None:
     one = "t"
     produces = [bench.produce(one, LARGE), bench.produce(one, PLAIN)]
     bench.checks.refuse_all(KafkaCode.NOT_LEADER_OR_FOLLOWER)

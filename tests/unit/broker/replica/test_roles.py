@@ -121,7 +121,7 @@ async def test_a_leader_stops_serving_once_it_is_registered_again(rig: Rig) -> N
     assert (await rig.replicas.list_offset(TOPIC, 0, -1)).error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_leader_serves_nothing_while_it_is_fenced(rig: Rig) -> None:
+async def test_a_leader_refuses_produces_while_its_broker_is_fenced(rig: Rig) -> None:
     await rig.create((1, 2))
     rig.cluster.apply([BrokerChange(1, rig.cluster.epoch(1), fenced=True)])
     await rig.learn()
@@ -159,7 +159,7 @@ async def test_a_replica_on_a_failed_directory_is_not_recreated_elsewhere(two_di
     assert rig.unreported == []
 
 
-async def test_an_isr_member_without_a_directory_is_not_recreated_while_one_failed(
+async def test_an_isr_member_without_a_directory_is_not_recreated_while_a_directory_has_failed(
     two_disks: Rig,
 ) -> None:
     """It may be in the failed directory.  The broker reports that, and the controller removes it from the ISR."""
@@ -246,7 +246,7 @@ async def test_a_hanging_directory_delays_only_replicas_whose_folders_it_holds(
         assert another.leader is not None
         rig.cluster.apply([step(replicas=(Replica(2), Replica(1)), adding=(1,))])
         await rig.learn()
-        assert rig.role.table.find(TOPIC, 0) is None, "its former folder is still there"
+        assert rig.role.table.find(TOPIC, 0) is None, "its former folder still exists"
         works_again.set()
         await asyncio.wait(rig.role.follower._removals)
         await rig.role.follower._apply()
@@ -368,7 +368,9 @@ async def test_replica_of_a_failed_directory_that_is_assigned_again_in_one_pass_
     assert rig.unreported == [(0, rig.directories[0])]
 
 
-async def test_the_watermark_of_an_older_copy_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_stored_high_watermark_of_an_older_copy_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An unclean election may have discarded records of the older copy, so it may have another history."""
     async with running(tmp_path, directories=2) as rig:
         await rig.register()
@@ -405,7 +407,7 @@ async def test_the_watermark_of_an_older_copy_does_not_count(tmp_path: Path, mon
 # -- configs
 
 
-async def test_the_settings_of_deleted_topics_and_of_former_ids_are_dropped(rig: Rig) -> None:
+async def test_the_configs_of_deleted_topics_and_of_former_topic_ids_are_dropped(rig: Rig) -> None:
     configs = rig.role.follower._configs
     await rig.create((1, 2), (1, 2))
     assert rig.log.config.message_size_max

@@ -16,7 +16,7 @@ from tests.unit.broker.replica.rig import TOPIC, Rig
 LATEST = -1
 
 
-async def test_a_consumer_reads_up_to_the_watermark_and_a_follower_to_the_end(rig: Rig) -> None:
+async def test_a_consumer_reads_up_to_the_high_watermark_and_a_follower_to_the_log_end(rig: Rig) -> None:
     await rig.create((1, 2))
     await rig.write(b"a")
     await rig.write(b"b")
@@ -28,8 +28,8 @@ async def test_a_consumer_reads_up_to_the_watermark_and_a_follower_to_the_end(ri
     assert bytes((await rig.fetch(2, 0, -1)).records) == both
 
 
-async def test_each_parked_produce_is_answered_by_its_own_condition(rig: Rig) -> None:
-    """With acks=1, this disk decides, regardless of earlier writes; with acks=all, every disk of the ISR."""
+async def test_a_parked_produce_is_answered_once_the_condition_of_its_acks_is_met(rig: Rig) -> None:
+    """acks=1 waits for the disk of the leader, regardless of earlier writes; acks=all waits for every in-sync disk."""
     await rig.create((1, 2))
     everyone, one = rig.produce(b"a", acks=-1), rig.produce(b"b", acks=1)
     assert not one.done()
@@ -48,7 +48,7 @@ async def test_each_parked_produce_is_counted_until_it_is_answered(
     await rig.create((1, 2, 3))
     with hanging_syncs(tmp_path, monkeypatch):  # a flush may be faster than the shortest timeout
         waiting = await _park_five(rig)
-        assert rig.context.parked_produces == 3, "the answered ones do not count"
+        assert rig.context.parked_produces == 3, "answered produces do not count"
         if ends:
             await rig.change(leader=2)
             assert {each.result().error_code for each in waiting} == {KafkaCode.NOT_LEADER_OR_FOLLOWER}
@@ -76,14 +76,14 @@ async def _park_five(rig: Rig) -> list[asyncio.Future[ProduceResult]]:
     return waiting
 
 
-async def test_a_write_is_refused_before_it_is_appended_while_too_few_are_in_sync(rig: Rig) -> None:
+async def test_a_write_is_refused_before_it_is_appended_while_too_few_replicas_are_in_sync(rig: Rig) -> None:
     await rig.create((1, 2, 3), min_isr=2)
     await rig.change(isr=(1,))
     assert rig.produce(b"a").result().error_code == KafkaCode.NOT_ENOUGH_REPLICAS
     assert rig.log.end_offset == 0
 
 
-async def test_a_new_leader_keeps_its_watermark_as_a_follower(rig: Rig) -> None:
+async def test_a_new_leader_keeps_the_high_watermark_that_it_had_as_a_follower(rig: Rig) -> None:
     await rig.create((2, 1))
     await rig.reply(2, make_batch((b"a", b"b"), leader_epoch=0), high_watermark=2)
     await rig.reply(2, make_batch((b"c",), base_offset=2, leader_epoch=0), high_watermark=2)
@@ -91,7 +91,7 @@ async def test_a_new_leader_keeps_its_watermark_as_a_follower(rig: Rig) -> None:
     assert (rig.leader.high_watermark, rig.log.end_offset) == (2, 3)
 
 
-async def test_the_latest_offset_is_not_reported_before_it_is_known(rig: Rig) -> None:
+async def test_the_latest_offset_is_unavailable_until_a_new_leader_has_committed_its_log(rig: Rig) -> None:
     """An earlier leader may have reported an offset above the watermark of this leader."""
     await rig.create((2, 1))
     await rig.reply(2, make_batch((b"a", b"b"), leader_epoch=0), high_watermark=1)

@@ -54,7 +54,7 @@ async def test_a_parked_fetch_is_answered_when_the_leadership_ends(rig: Rig) -> 
     assert waiting.result().results[0].error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_the_next_fetch_of_a_session_replaces_the_parked_one(rig: Rig) -> None:
+async def test_the_next_fetch_of_a_session_replaces_the_parked_fetch(rig: Rig) -> None:
     session_id, waiting = await parked(rig)
     newer = asyncio.create_task(rig.replicas.fetch(plan(rig, 1, 0, (session_id, 2))))
     await settle()
@@ -66,7 +66,7 @@ async def test_the_next_fetch_of_a_session_replaces_the_parked_one(rig: Rig) -> 
 
 
 @pytest.mark.parametrize("what", ["fenced", "unregistered"])
-async def test_the_sessions_of_a_fenced_broker_end(rig: Rig, what: str) -> None:
+async def test_the_sessions_of_a_fenced_or_unregistered_broker_end(rig: Rig, what: str) -> None:
     """A later fetch in the session must not count as contact, because it could keep the broker in an ISR."""
     session_id, waiting = await parked(rig)
     follower = rig.leader.followers[2]
@@ -90,7 +90,7 @@ def following(rig: Rig, offset: int, session: tuple[int, int], *, names: bool = 
     return FetchPlan((partition,) if names else (), wait_ms, 1, 1 << 20, 2, rig.cluster.epoch(2), *session)
 
 
-async def test_a_follower_whose_log_diverged_learns_watermark_and_log_start(rig: Rig) -> None:
+async def test_a_follower_whose_log_diverged_gets_the_high_watermark_and_the_log_start(rig: Rig) -> None:
     """The follower takes neither from a reply that only requests a truncation.
 
     Without the log start it could not join the ISR after a deletion, until a client writes.  No client can write while
@@ -108,10 +108,10 @@ async def test_a_follower_whose_log_diverged_learns_watermark_and_log_start(rig:
     again = await rig.replicas.fetch(following(rig, 2, (session_id, 1)))
     assert [(each.high_watermark, each.log_start_offset) for each in again.results] == [(2, 1)]
     idle = await rig.replicas.fetch(following(rig, 2, (session_id, 2), names=False))
-    assert idle.results == (), "once is enough"
+    assert idle.results == (), "unchanged values are sent only once"
 
 
-async def test_a_position_that_is_named_again_is_answered_at_the_end_of_the_wait(rig: Rig) -> None:
+async def test_a_fetch_that_repeats_its_position_is_answered_at_the_end_of_its_wait(rig: Rig) -> None:
     """The follower may have dropped the last reply.  But it must not fetch again without a pause."""
     await rig.create((1, 2))
     await rig.write(b"a")

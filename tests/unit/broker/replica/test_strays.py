@@ -26,7 +26,7 @@ async def with_strays(rig: Rig) -> list[LogKey]:
 
 
 @pytest.mark.parametrize("generation", [0, 1])
-async def test_a_directory_that_fails_does_not_keep_the_strays_of_the_others(
+async def test_a_failing_directory_does_not_affect_the_strays_in_other_directories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
     """Otherwise the other directories would keep the data of deleted topics until the broker is started again."""
@@ -41,7 +41,7 @@ async def test_a_directory_that_fails_does_not_keep_the_strays_of_the_others(
         assert (stray.directory_id, stray.is_kept) == (rig.directories[1], generation == 1)
         for now_ms in (0, rig.context.limits.strays_kept_ms):
             await strays.delete_old(now_ms)
-        assert bool(rig.role.logs.strays()) == (generation == 1), "those that a rebuilt quorum does not know are kept"
+        assert bool(rig.role.logs.strays()) == (generation == 1), "strays that a rebuilt quorum does not know are kept"
 
 
 async def test_a_directory_that_cannot_store_the_generation_is_offline(

@@ -23,7 +23,7 @@ from tests.unit.metadata.fake_node import settle
 
 
 class Coordinator:
-    """Answers the questions of the leader when the test allows it."""
+    """The transaction coordinator, which answers the leader when the test allows it."""
 
     def __init__(self, rig: Rig) -> None:
         self.asked: list[tuple[int, TransactionSupport]] = []
@@ -75,7 +75,7 @@ async def test_a_batch_waits_until_the_coordinator_has_confirmed_it(rig: Rig, co
     assert [(await each).base_offset for each in (first, second)] == [0, 1]
 
 
-async def test_a_producer_that_waits_does_not_delay_another(rig: Rig, coordinator: Coordinator) -> None:
+async def test_a_producer_that_waits_does_not_delay_another_producer(rig: Rig, coordinator: Coordinator) -> None:
     waiting, other = produce(rig, 7), produce(rig, 8)
     coordinator.answer(8)
     await settle()
@@ -115,7 +115,9 @@ async def test_a_replica_whose_producers_cannot_be_described_goes_offline(
     assert rig.hosted().log is None
 
 
-async def test_the_next_transaction_waits_for_the_marker_of_the_one_before(rig: Rig, coordinator: Coordinator) -> None:
+async def test_the_next_transaction_waits_for_the_marker_of_the_previous_transaction(
+    rig: Rig, coordinator: Coordinator
+) -> None:
     coordinator.answer(7)
     await produce_and_flush(rig, 7)
     del coordinator.answers[7]
@@ -132,7 +134,7 @@ async def test_the_next_transaction_waits_for_the_marker_of_the_one_before(rig: 
 
 
 @pytest.mark.parametrize("has_raised", [False, True])
-async def test_a_batch_that_was_confirmed_before_its_transaction_ended_is_asked_about_again(
+async def test_a_confirmed_batch_is_verified_again_after_a_marker_that_did_not_raise_its_epoch(
     rig: Rig, coordinator: Coordinator, has_raised: bool
 ) -> None:
     """Seed 720100648: the batch had been refused temporarily, and arrived again after the abort of its transaction.
@@ -152,7 +154,7 @@ async def test_a_batch_that_was_confirmed_before_its_transaction_ended_is_asked_
     late.cancel()
 
 
-async def test_a_copy_of_a_marker_is_answered_once_the_first_one_is_committed(
+async def test_a_repeated_marker_is_answered_once_the_first_marker_is_committed(
     rig: Rig, coordinator: Coordinator
 ) -> None:
     coordinator.answer(7)
@@ -171,7 +173,9 @@ async def produce_and_flush(rig: Rig, producer_id: int) -> None:
     assert (await waiting).error_code == KafkaCode.NONE
 
 
-async def test_a_partition_without_room_reports_its_last_stable_offset(rig: Rig, coordinator: Coordinator) -> None:
+async def test_a_partition_without_room_in_the_reply_reports_its_last_stable_offset(
+    rig: Rig, coordinator: Coordinator
+) -> None:
     """The records of the first partition take all the room of the reply."""
     for _ in range(3):
         await rig.write(b"plain")

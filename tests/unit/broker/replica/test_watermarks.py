@@ -1,4 +1,4 @@
-"""Changed watermarks are stored together, once in each interval."""
+"""Changed high watermarks are stored together, once per interval."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Rig:
             self.move()
 
 
-def test_moving_watermarks_are_written_once_an_interval() -> None:
+def test_changed_high_watermarks_are_written_once_per_interval() -> None:
     async def test() -> None:
         rig = Rig(3)
         rig.moves_meanwhile = True
@@ -63,7 +63,7 @@ def test_moving_watermarks_are_written_once_an_interval() -> None:
     run(test())
 
 
-def test_all_moved_watermarks_are_written_in_limited_transactions() -> None:
+def test_all_changed_high_watermarks_are_written_in_transactions_of_limited_size() -> None:
     async def test() -> None:
         rig = Rig(2 * CHANGES_MAX + 1)
         rig.move()
@@ -76,7 +76,7 @@ def test_all_moved_watermarks_are_written_in_limited_transactions() -> None:
     run(test())
 
 
-def test_the_watermark_of_a_deleted_replica_is_forgotten() -> None:
+def test_the_stored_high_watermark_of_a_deleted_replica_is_removed() -> None:
     """Otherwise the watermark would apply to a new replica of the same name."""
 
     async def test() -> None:

@@ -47,7 +47,7 @@ async def stopped_cleanly(epoch: int, *folders: Path) -> None:
         await role.close()
 
 
-async def test_a_crash_before_the_registration_is_no_unclean_stop(tmp_path: Path) -> None:
+async def test_a_crash_before_the_registration_keeps_the_mark_of_the_clean_stop(tmp_path: Path) -> None:
     """Nothing was written, so all records of the earlier registration still exist."""
     folders = tmp_path / "a", tmp_path / "b"
     await stopped_cleanly(5, *folders)
@@ -56,7 +56,7 @@ async def test_a_crash_before_the_registration_is_no_unclean_stop(tmp_path: Path
             assert role._previous_epoch == 5
 
 
-async def test_a_crash_after_the_registration_is_an_unclean_stop(tmp_path: Path) -> None:
+async def test_a_crash_after_the_registration_counts_as_an_unclean_stop(tmp_path: Path) -> None:
     await stopped_cleanly(5, tmp_path)
     async with started(tmp_path) as role:
         await role._on_registered(9)
@@ -109,7 +109,7 @@ async def test_a_clean_stop_before_the_registration_keeps_the_mark(tmp_path: Pat
         assert role._previous_epoch == 5
 
 
-async def test_directories_with_different_marks_were_not_stopped_cleanly(tmp_path: Path) -> None:
+async def test_directories_with_different_marks_count_as_an_unclean_stop(tmp_path: Path) -> None:
     folders = tmp_path / "a", tmp_path / "b"
     await stopped_cleanly(5, *folders)
     await stopped_cleanly(9, folders[0])
@@ -117,7 +117,7 @@ async def test_directories_with_different_marks_were_not_stopped_cleanly(tmp_pat
         assert role._previous_epoch == -1
 
 
-async def test_a_directory_that_fails_at_the_start_leaves_the_others_clean(
+async def test_a_directory_that_fails_at_the_start_does_not_make_the_last_stop_unclean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Simulator seed 730013516: the last replica in sync, on a healthy disk, counted as lost by a crash."""
@@ -130,18 +130,20 @@ async def test_a_directory_that_fails_at_the_start_leaves_the_others_clean(
             assert role._previous_epoch == 5
             await role._on_registered(9)
     async with started(*folders) as role:
-        assert role._previous_epoch == -1, "only the mark of the failed directory was not removed"
+        assert role._previous_epoch == -1, "the mark was removed except in the failed directory"
 
 
-async def test_without_a_working_directory_no_stop_was_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_without_a_working_directory_counts_the_last_stop_as_unclean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await stopped_cleanly(5, tmp_path)
     monkeypatch.setattr(FileDisk, "make_dir", Mock(side_effect=DiskError("failed")))
     async with started(tmp_path) as role:
         assert role._previous_epoch == -1
 
 
-async def test_a_new_directory_beside_clean_ones_changes_nothing(tmp_path: Path) -> None:
-    """Such as one that replaces a broken disk."""
+async def test_a_new_directory_does_not_make_the_last_stop_unclean(tmp_path: Path) -> None:
+    """For example, the new directory replaces a broken disk."""
     folders = tmp_path / "a", tmp_path / "b"
     await stopped_cleanly(5, *folders)
     for _ in range(2):  # the second process finds two directories that have been in use
@@ -154,7 +156,7 @@ async def test_a_new_directory_beside_clean_ones_changes_nothing(tmp_path: Path)
         assert role._previous_epoch == -1
 
 
-async def test_a_directory_that_has_been_in_use_is_not_new(tmp_path: Path) -> None:
+async def test_a_directory_with_an_unclean_stop_is_not_treated_as_new(tmp_path: Path) -> None:
     folders = tmp_path / "a", tmp_path / "b"
     async with started(folders[0]) as role:
         await role._on_registered(4)
@@ -208,7 +210,7 @@ def newest_segment(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("damage", ["last batch", "last segment"])
-async def test_no_start_truncates_records_of_the_clean_stop(tmp_path: Path, damage: str) -> None:
+async def test_no_start_before_a_registration_truncates_records_of_the_clean_stop(tmp_path: Path, damage: str) -> None:
     """Everything was durable at the clean stop, so a bad tail was damaged since then, and is not torn.
 
     The broker still registers as stopped cleanly.  Therefore the replica must be offline, not shorter.

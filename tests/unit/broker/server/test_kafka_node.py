@@ -1,4 +1,4 @@
-"""The process as tools see it: its directories, and the quorum as its leader describes it."""
+"""The description of a process for tools: its directories, its settings, and the quorum according to its leader."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def node(own: DescribeQuorumReply, leader: Leader) -> KafkaNode:
     return KafkaNode(cast(Any, plane), cast(Any, logs), paths, cast(Any, clock), SETTINGS)
 
 
-async def test_a_leader_answers_itself() -> None:
+async def test_the_leader_of_the_quorum_describes_it_without_asking_another_node() -> None:
     leader = Leader(None)
     state = await node(reply(1), leader).quorum(1000)
     assert state is not None
@@ -86,7 +86,7 @@ async def test_a_leader_answers_itself() -> None:
     assert leader.asked == []
 
 
-async def test_a_node_that_does_not_lead_asks_the_leader() -> None:
+async def test_a_node_that_does_not_lead_asks_the_leader_for_the_description_of_the_quorum() -> None:
     leader = Leader(reply(1))
     state = await node(reply(3), leader).quorum(1000)
     assert state is not None
@@ -94,13 +94,13 @@ async def test_a_node_that_does_not_lead_asks_the_leader() -> None:
     assert leader.asked == [Peer(1, "h1:9093")]
 
 
-async def test_without_a_leader_there_is_no_answer() -> None:
+async def test_the_quorum_is_not_described_without_a_reachable_leader() -> None:
     assert await node(reply(3), Leader(None)).quorum(1000) is None
     assert await node(reply(3, leader_id=None), Leader(None)).quorum(1000) is None
     assert await node(reply(3), Leader(reply(1, leader_id=2))).quorum(1000) is None, "it has resigned"
 
 
-async def test_a_leader_that_hangs_is_waited_for_only_so_long() -> None:
+async def test_a_hanging_leader_is_waited_for_only_until_the_timeout() -> None:
     leader = Leader(None)
 
     async def hang(*_: object) -> Any:
@@ -111,7 +111,7 @@ async def test_a_leader_that_hangs_is_waited_for_only_so_long() -> None:
         assert await node(reply(3), leader).quorum(1) is None
 
 
-def test_directories_are_described_with_their_room() -> None:
+def test_directories_are_described_with_their_size_and_free_space() -> None:
     described = node(reply(1), Leader(None)).directories()
     assert [(each.path, each.is_failed, each.total_bytes, each.free_bytes) for each in described] == [
         ("/a", False, 20, 10), ("/b", True, -1, -1)

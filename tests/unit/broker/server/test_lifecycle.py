@@ -1,4 +1,4 @@
-"""A registration, and a broker that was stalled: it asks whether it still leads."""
+"""The registration of a broker, and the confirmation that a broker needs after a stall before it serves again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.metadata.fake_node import run
 
 
 class Controller:
-    """Answers at once.  refusals: the errors of its answers until the broker registers, by RPC."""
+    """Answers immediately.  refusals: the errors of its answers until the broker registers, by RPC."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -103,13 +103,13 @@ def test_a_stalled_broker_waits_for_a_controller_that_a_majority_confirms() -> N
 
 
 @pytest.mark.parametrize("rpc", [rpcs.ASSIGN_DIRECTORIES, rpcs.BROKER_HEARTBEAT])
-def test_a_stalled_broker_serves_again_if_no_controller_answers_within_the_time_of_a_heartbeat(rpc: AnyRpc) -> None:
+def test_a_stalled_broker_serves_again_if_no_active_controller_answers_within_a_request_timeout(rpc: AnyRpc) -> None:
     async def test() -> None:
         async with Started() as broker:
             broker.stall()
             broker.controller.refusals[rpc] = ApiError.NOT_CONTROLLER
             await asyncio.sleep(1.9)
-            assert not broker.detector.is_awake(), "a refusal may come at once"
+            assert not broker.detector.is_awake(), "a refusal that arrives immediately does not end the stall"
             await asyncio.sleep(1.5)
             assert broker.detector.is_awake()
 

@@ -39,7 +39,7 @@ def test_a_copied_directory_is_refused_and_both_locks_are_released(tmp_path: Pat
 
 
 def test_a_new_directory_beside_others_is_reported(tmp_path: Path) -> None:
-    """It may be the mount point of a disk that is not mounted."""
+    """The directory may be the mount point of a disk that is not mounted."""
     first, second = tmp_path / "a", tmp_path / "b"
     reported = []
     for roots in ((first,), (first, second), (first, second)):

@@ -63,7 +63,7 @@ def test_the_number_of_kept_batches_is_limited() -> None:
     assert sum(each.completed_ms == 0 for each in applied.since(0)) == BATCHES_KEPT
 
 
-def test_batches_before_this_process_or_in_a_snapshot_count_as_received() -> None:
+def test_batches_before_the_start_or_within_a_snapshot_are_not_listed() -> None:
     applied = AppliedBatches(Clock())
     applied.begin(40)
     assert (applied.kept_from, applied.since(0)) == (40, [])
@@ -135,7 +135,7 @@ async def test_replicas_report_their_state_and_directory() -> None:
     assert view.failed_directories() == {"/b": "full", str(UUID(int=3)): "gone"}
 
 
-async def test_dead_letters_that_fail_for_longest_are_named() -> None:
+async def test_the_dead_letters_that_have_failed_for_longest_are_listed() -> None:
     context = SimpleNamespace(logs=None, cluster=SimpleNamespace(newest=ClusterImage()))
     table = Table()
     table.context = context

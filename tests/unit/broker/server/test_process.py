@@ -38,7 +38,7 @@ class Starting(BrokerProcess):
         return {"broker": lambda: Check(self.serves)}
 
 
-def test_a_start_waits_for_a_broker_that_does_not_serve_any_more() -> None:
+def test_a_start_waits_until_a_broker_that_was_fenced_or_stalled_serves_again() -> None:
     """The control plane is ready, so waiting for it alone would never let other tasks run."""
 
     async def test() -> None:
@@ -52,7 +52,7 @@ def test_a_start_waits_for_a_broker_that_does_not_serve_any_more() -> None:
     run(test())
 
 
-async def test_the_connections_of_other_brokers_have_room_of_their_own() -> None:
+async def test_the_inter_broker_listener_of_the_config_is_passed_to_the_kafka_server() -> None:
     listeners = tuple(KafkaListener(name, Address("127.0.0.1", 0)) for name in ("clients", "brokers"))
     config = NodeConfig(BROKER, 1, ("d",), standalone=True, kafka_listeners=listeners, inter_broker_listener="brokers")
     nothing, transport = cast(Any, None), cast(Any, MagicMock())

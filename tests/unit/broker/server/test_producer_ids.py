@@ -56,7 +56,7 @@ def tried(body: Callable[[Broker], Awaitable[None]]) -> None:
     run(test())
 
 
-def test_a_registered_broker_fills_its_reserve_in_advance() -> None:
+def test_a_registered_broker_fills_its_reserve_of_producer_ids_in_advance() -> None:
     async def body(broker: Broker) -> None:
         assert (broker.pool.left(), broker.controller.asked) == (0, [])
         broker.pool.refill()
@@ -67,7 +67,7 @@ def test_a_registered_broker_fills_its_reserve_in_advance() -> None:
     tried(body)
 
 
-def test_without_a_controller_a_whole_reserve_is_served() -> None:
+def test_a_broker_without_a_controller_serves_its_whole_reserve_of_producer_ids() -> None:
     async def body(broker: Broker) -> None:
         broker.pool.refill()
         await settle()
@@ -78,7 +78,7 @@ def test_without_a_controller_a_whole_reserve_is_served() -> None:
         began = loop.time()
         found = [await broker.pool.take() for _ in range(2 * BLOCK - 1)]
         assert found == list(range(1, 2 * BLOCK))
-        assert loop.time() == began, "at once"
+        assert loop.time() == began, "the reserve is served without waiting"
         assert await broker.pool.take() is None
         assert loop.time() - began == 3.0, "refused within the timeout"
         broker.controller.away = False

@@ -29,7 +29,7 @@ def test_the_first_request_after_a_stall_notices_it() -> None:
         assert not detector.is_awake()
         assert (len(seen), detector.current) == (1, 1)
         await asyncio.sleep(100)
-        assert not detector.is_awake(), "time alone does not end it"
+        assert not detector.is_awake(), "time alone does not end the stall"
         detector.end(1)
         assert detector.is_awake()
         detector.stop()
@@ -64,7 +64,7 @@ def test_an_answer_to_a_request_before_the_stall_does_not_end_it() -> None:
         pass_unnoticed(10.0)
         assert not detector.is_awake()
         detector.end(asked_during_the_first)
-        assert not detector.is_awake(), "it stalled again since"
+        assert not detector.is_awake(), "the process has stalled again since then"
         detector.end(detector.current)
         assert detector.is_awake()
         detector.stop()
@@ -72,7 +72,7 @@ def test_an_answer_to_a_request_before_the_stall_does_not_end_it() -> None:
     run(test())
 
 
-def test_a_failure_that_comes_at_once_does_not_end_a_stall() -> None:
+def test_an_immediate_failure_does_not_end_a_stall() -> None:
     """A controller in the same process was suspended and replaced as well.  It refuses the heartbeat immediately."""
 
     async def test() -> None:
@@ -84,7 +84,7 @@ def test_a_failure_that_comes_at_once_does_not_end_a_stall() -> None:
         assert not detector.is_awake()
         await asyncio.sleep(2.0)
         detector.give_up(detector.current - 1, 2.0)
-        assert not detector.is_awake(), "that was another one"
+        assert not detector.is_awake(), "the answer is for an earlier stall"
         detector.give_up(detector.current, 2.0)
         assert detector.is_awake()
         detector.stop()

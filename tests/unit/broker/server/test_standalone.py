@@ -1,4 +1,4 @@
-"""The configs that a broker of its own cluster sets for development."""
+"""The configs that a standalone broker sets for development."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def cleaned(
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_batch_keeps_offsets_codec_and_producer_without_its_removed_records(codec: Codec) -> None:
+def test_a_batch_keeps_its_offsets_codec_and_producer_when_records_are_removed(codec: Codec) -> None:
     batch = batch_at(7, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"), codec=codec, epoch=4, producer=5)
     data = cleaned(batch, latest={b"b": 50, b"c": 9})
     before, after = parse_header(batch), parse_header(data)
@@ -95,7 +95,7 @@ def test_removed_batches_of_one_epoch_become_one_filler() -> None:
     )
 
 
-def test_the_last_batch_of_a_producer_stays_without_records() -> None:
+def test_the_last_batch_of_a_producer_is_kept_without_its_records() -> None:
     batch = batch_at(3, (b"a", b"1"), (b"a", b"2"), codec=Codec.GZIP, producer=8)
     header = parse_header(cleaned(batch, latest={b"a": 9}, protected=(3,)))
     before = parse_header(batch)
@@ -104,7 +104,7 @@ def test_the_last_batch_of_a_producer_stays_without_records() -> None:
     assert (header.base_offset, header.end_offset) == (before.base_offset, before.end_offset)
 
 
-def test_nothing_at_or_above_the_clean_end_changes() -> None:
+def test_records_at_or_above_the_clean_end_are_unchanged() -> None:
     straddling = batch_at(4, (b"a", b"1"), (b"a", b"2"), (None, b"3"))
     above = batch_at(7, (b"a", None), (b"a", b"2"))
     data = cleaned(straddling, above, latest={b"a": 5}, clean_end=6)
@@ -146,14 +146,14 @@ def test_a_batch_keeps_its_append_time() -> None:
     assert (parse_header(data).record_count, parse_header(data).max_timestamp) == (1, 9_000)
 
 
-def test_the_delete_horizon_ends_with_the_range_of_timestamps() -> None:
+def test_the_delete_horizon_is_limited_to_the_largest_timestamp() -> None:
     batch = batch_at(0, (b"a", None))
     data = cleaned(batch, latest={b"a": 0}, wall_ms=2**63 - 10)
     assert parse_header(data).base_timestamp == 2**63 - 1
     assert [one.timestamp_ms for one in decode_batches(data)] == [1_000]
 
 
-def test_a_full_map_takes_no_further_key() -> None:
+def test_a_full_offset_map_takes_no_further_key() -> None:
     latest = OffsetMap(2 * ENTRY_SIZE)
     assert note(latest, b"a", 1)
     assert note(latest, b"b", 2)
@@ -162,7 +162,7 @@ def test_a_full_map_takes_no_further_key() -> None:
     assert len(latest) == 2
     batch = batch_at(1, (b"a", b""), (b"b", b""), (b"c", b""), (b"a", b""))
     kept = latest.survivors(open_body(batch, parse_header(batch), 100), parse_header(batch), 9, removes_tombstones=True)
-    assert kept.number == 3, "only the first record of a has a later one"
+    assert kept.number == 3, "only the first record of key a has a later record"
 
 
 def transactional(offset: int, *pairs: tuple[bytes, bytes], producer: int = 1) -> bytes:
@@ -191,7 +191,7 @@ def test_an_aborted_record_is_removed_although_it_is_the_latest_of_its_key() -> 
     assert [one.offset for one in decode_batches(data)] == [0]
 
 
-def test_the_marker_stays_while_a_batch_of_its_transaction_does() -> None:
+def test_a_transaction_marker_is_kept_while_a_batch_of_its_transaction_is_kept() -> None:
     batch, marker = transactional(0, (b"a", b"1")), marker_at(1)
     assert cleaned(batch, marker, latest={b"a": 0}) == batch + marker
     emptied = cleaned(batch, marker, latest={b"a": 9}, protected=(0,))
@@ -200,7 +200,7 @@ def test_the_marker_stays_while_a_batch_of_its_transaction_does() -> None:
     assert [(header.record_count, header.is_transactional) for header in headers] == [(0, True), (1, True)]
 
 
-def test_a_marker_without_records_goes_after_its_delete_horizon() -> None:
+def test_a_marker_of_a_transaction_without_records_is_removed_after_its_delete_horizon() -> None:
     batch, marker = transactional(0, (b"a", b"1")), marker_at(1, is_commit=False)
     once = cleaned(batch, marker, latest={}, aborted=((1, 0, 1),))
     headers = [header for _, header in iter_headers(once)]
@@ -214,20 +214,20 @@ def test_a_marker_without_records_goes_after_its_delete_horizon() -> None:
     assert [(header.end_offset, header.record_count) for _, header in iter_headers(gone)] == [(2, 0)]
 
 
-def test_the_last_marker_of_a_producer_stays() -> None:
+def test_the_last_transaction_marker_of_a_producer_is_kept() -> None:
     batch, marker = transactional(0, (b"a", b"1")), marker_at(1)
     assert cleaned(batch, marker, latest={}, aborted=((1, 0, 1),), protected=(1,)).endswith(marker)
 
 
 @pytest.mark.parametrize("codec", [one for one in Codec if one is not Codec.NONE])
-def test_a_decompression_bomb_is_bounded_and_named(codec: Codec) -> None:
+def test_a_decompression_bomb_is_refused_with_the_offset_of_its_batch(codec: Codec) -> None:
     batch = batch_at(3, (b"a", bytes(1 << 20)), codec=codec)
     with pytest.raises(UncleanableError, match="the batch at offset 3 inflates to more than 1000 bytes"):
         open_body(batch, parse_header(batch), 1_000)
 
 
 @pytest.mark.parametrize("size", range(1, 12))
-def test_malformed_records_are_named(size: int) -> None:
+def test_malformed_records_are_reported_with_the_offset_of_their_batch(size: int) -> None:
     batch = batch_at(3, (b"a", b"1"), (b"b", b"2"))
     header, body = parse_header(batch), batch[HEADER_SIZE:-size]
     with pytest.raises(UncleanableError, match="the batch at offset 3 has "):
