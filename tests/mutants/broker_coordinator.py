@@ -40,7 +40,7 @@ MUTANTS = (
         "                    await asyncio.gather(*writes)\n",
         (
             "tests/unit/broker/kafka/test_transactions.py"
-            "::test_many_markers_that_are_not_committed_delay_none_of_the_others",
+            "::test_many_uncommitted_transaction_markers_do_not_delay_other_markers",
         ),
     ),
     Mutant(

@@ -55,7 +55,7 @@ async def serving(
         yield Served(server, replicas, controller, node)
     finally:
         await server.close()
-        assert server.budget.held == 0, "every held byte is given back"
+        assert server.budget.held == 0, "all held memory is released"
 
 
 @pytest.fixture

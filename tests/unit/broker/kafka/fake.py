@@ -81,7 +81,7 @@ class FakeReplicas:
         self.image = ClusterImage()
         self.logs: dict[tuple[str, int], FakeLog] = defaultdict(FakeLog)
         self.acknowledge = asyncio.Event()
-        """While it is cleared, produced batches are appended, and their answers wait."""
+        """While it is cleared, produced batches are appended, but not answered."""
         self.acknowledge.set()
         self.appended = asyncio.Event()
         self.produced: list[tuple[str, int, int, bytes]] = []
@@ -181,7 +181,7 @@ class FakeReplicas:
         return api.ProduceResult(0, base, 0)
 
     def acknowledge_one(self) -> None:
-        """Return the oldest answer that waits."""
+        """Send the oldest answer that is held back."""
         future, result = self._held.pop(0)
         future.set_result(result)
 
@@ -330,7 +330,7 @@ class FakeNode:
 
 
 class AtOnce:
-    """The part that the controller's handlers need: it decides on the current image, and commits immediately."""
+    """The part of the controller that its handlers need: decide on the current image, and commit immediately."""
 
     def __init__(self, replicas: FakeReplicas) -> None:
         self.replicas = replicas

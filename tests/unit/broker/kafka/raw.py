@@ -1,4 +1,4 @@
-"""A client that sends single frames, and batches made by hand."""
+"""A client that sends single frames, and batches that are built byte by byte."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def opaque_batch(size: int) -> bytes:
 
 
 class RawClient:
-    """An async context manager.  `send` does not wait for an answer, `receive` reads the next."""
+    """An async context manager.  `send` does not wait for a response; `receive` reads the next response."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -87,14 +87,14 @@ class RawClient:
     async def produce(
         self, topic: str | UUID, index: int, records: bytes | None, acks: int = -1, version: int = 9
     ) -> Any:
-        """The answer for the one partition."""
+        """Return the response for the only partition."""
         sent = self.send_produce(topic, index, records, acks, version)
         received, response = await self.receive(Api.PRODUCE, version)
         assert received == sent
         return response.responses[0].partition_responses[0]
 
     async def closed(self) -> bool:
-        """Return whether the broker closes the connection within some time."""
+        """Return True once the broker closes the connection, and False if it sends data first."""
         async with asyncio.timeout(10):
             try:
                 return await self.reader.read(1) == b""

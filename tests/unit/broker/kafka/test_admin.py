@@ -50,11 +50,11 @@ async def test_partitions_are_created(served: Served) -> None:
         assert await create_partitions(client) == []
 
 
-async def test_impossible_partitions_are_refused(served: Served) -> None:
+async def test_create_partitions_refuses_invalid_counts_and_assignments(served: Served) -> None:
     served.replicas.create("t", 2)
     async with RawClient(served.port) as client:
         for topic, code in [
-            (new_partitions("t", 2), 37),  # the current number: Kafka answers with this error
+            (new_partitions("t", 2), 37),  # the current count: Kafka answers with this error, too
             (new_partitions("t", 1), 37),
             (new_partitions("t", 0), 37),
             (new_partitions("t", -1), 37),
@@ -141,7 +141,7 @@ async def shown(client: RawClient, kind: int, name: str, *keys: str) -> dict[str
     return {each.name: (each.value, int(each.config_source)) for each in found.configs}
 
 
-async def test_configs_are_altered_one_by_one(served: Served) -> None:
+async def test_incremental_alter_configs_changes_only_the_named_configs(served: Served) -> None:
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
         wanted = [
@@ -160,10 +160,10 @@ async def test_configs_are_altered_one_by_one(served: Served) -> None:
         }  # fmt: skip
 
 
-async def test_more_changes_than_the_controller_makes_are_refused_at_once(
+async def test_a_request_with_more_config_changes_than_the_limit_is_refused_before_any_lookup(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The value of a list is looked up for each change of it, which would take seconds."""
+    """Each change of a list looks up the current value of the list, which would take seconds for many changes."""
     served.replicas.create("t", 1)
     looked_up: list[object] = []
 
@@ -196,7 +196,7 @@ async def test_a_config_without_effect_is_documented_as_such(served: Served) -> 
         assert await alter(client, resource(BROKER, "1", ("leader.replication.throttled.rate", None, DELETE))) == [0]
 
 
-async def test_a_question_about_configs_that_a_request_repeats_is_answered_once(served: Served) -> None:
+async def test_describe_configs_answers_a_repeated_resource_with_the_same_keys_once(served: Served) -> None:
     served.replicas.create("t", 1)
     key = "retention.ms"
     keys = [None, [key], [], [key], None, [key, "segment.ms"]]
@@ -206,7 +206,7 @@ async def test_a_question_about_configs_that_a_request_repeats_is_answered_once(
     assert [len(each.configs) for each in found] == [len(TOPIC_CONFIGS), 1, 2]
 
 
-async def test_synonyms_are_every_value_with_the_one_in_force_first(served: Served) -> None:
+async def test_synonyms_list_every_value_of_a_config_with_the_effective_value_first(served: Served) -> None:
     served.replicas.create("t", 1)
     key = "retention.ms"
     async with RawClient(served.port) as client:
@@ -227,7 +227,7 @@ async def test_synonyms_are_every_value_with_the_one_in_force_first(served: Serv
                 assert all(each.name == key for each in config.synonyms)
 
 
-async def test_the_older_request_resets_the_configs_that_it_does_not_name(served: Served) -> None:
+async def test_alter_configs_resets_the_configs_that_it_does_not_name(served: Served) -> None:
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
         assert await alter(client, resource(TOPIC, "t", ("retention.ms", "5"), ("segment.ms", "7"))) == [0]
@@ -236,7 +236,7 @@ async def test_the_older_request_resets_the_configs_that_it_does_not_name(served
         assert found == {"retention.ms": ("604800000", 5), "segment.ms": ("8", 1)}
 
 
-async def test_impossible_configs_are_refused(served: Served) -> None:
+async def test_invalid_config_changes_are_refused(served: Served) -> None:
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
         before = served.replicas.image
@@ -322,7 +322,7 @@ async def described(client: RawClient, kind: int, name: str, *keys: str) -> dict
     return {each.name: each for each in found.configs}
 
 
-async def test_a_broker_describes_everything_that_it_uses(served: Served) -> None:
+async def test_a_broker_describes_its_configs_and_the_settings_of_its_node(served: Served) -> None:
     async with RawClient(served.port) as client:
         assert await alter(client, resource(BROKER, "", ("retention.ms", "9"))) == [0]
         found = await described(client, BROKER, "1")
@@ -344,13 +344,13 @@ async def test_a_broker_describes_everything_that_it_uses(served: Served) -> Non
         assert list(await described(client, BROKER, "1", "node.id", "nothing")) == ["node.id"]
 
 
-async def test_another_broker_is_described_by_its_records_alone(served: Served) -> None:
+async def test_the_description_of_another_broker_has_only_configs_from_the_metadata(served: Served) -> None:
     served.replicas.register(node_id=2)
     async with RawClient(served.port) as client:
         assert list(await described(client, BROKER, "2")) == list(BROKER_CONFIGS)
 
 
-async def test_lists_can_be_extended_and_shortened(served: Served) -> None:
+async def test_values_can_be_appended_to_and_subtracted_from_a_list_config(served: Served) -> None:
     served.replicas.create("t", 1)
     key = "cleanup.policy"
     async with RawClient(served.port) as client:
@@ -366,7 +366,7 @@ async def test_lists_can_be_extended_and_shortened(served: Served) -> None:
         assert await alter(client, resource(TOPIC, "t", (key, "x", 9))) == [KafkaCode.INVALID_CONFIG]
 
 
-async def test_an_invalid_config_of_brokers_is_an_invalid_request_as_in_kafka(served: Served) -> None:
+async def test_an_invalid_broker_config_is_refused_with_invalid_request_as_in_kafka(served: Served) -> None:
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
         for scope, key in (("1", "leader.replication.throttled.rate"), ("", "retention.ms")):

@@ -36,7 +36,7 @@ async def metadata(client: RawClient, *names: str, version: int = 12, allowed: b
 
 
 def asked(served: Served) -> list[list[str]]:
-    """The topics of each request to the controller."""
+    """Return the topics of each request to the controller."""
     return [[topic.name for topic in request.topics] for rpc, request in served.controller.requests]
 
 
@@ -49,17 +49,19 @@ async def until(served: Served, name: str) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 3, 4, 8, 9, 11, 12])
-async def test_a_missing_topic_is_created_and_the_client_asks_again(allowing: Served, version: int) -> None:
+async def test_a_metadata_request_reports_a_missing_topic_as_unknown_and_creates_it(
+    allowing: Served, version: int
+) -> None:
     async with RawClient(allowing.port) as client:
         assert await metadata(client, "new", version=version) == [("new", MISSING)]
         await until(allowing, "new")
         assert await metadata(client, "new", version=version) == [("new", 0)]
     assert asked(allowing) == [["new"]]
     (created,) = allowing.controller.requests[0][1].topics
-    assert (created.partitions, created.replication_factor) == (-1, -1), "the cluster's own numbers"
+    assert (created.partitions, created.replication_factor) == (-1, -1), "the cluster chooses both counts"
 
 
-async def test_nothing_is_created_while_it_is_off(served: Served) -> None:
+async def test_no_topic_is_created_while_automatic_creation_is_off(served: Served) -> None:
     async with RawClient(served.port) as client:
         assert await metadata(client, "new") == [("new", MISSING)]
         assert (await client.produce("new", 0, batch())).error_code == MISSING
@@ -68,7 +70,7 @@ async def test_nothing_is_created_while_it_is_off(served: Served) -> None:
     assert asked(served) == []
 
 
-async def test_the_flag_of_the_client_is_honoured(allowing: Served) -> None:
+async def test_no_topic_is_created_if_the_client_forbids_automatic_creation(allowing: Served) -> None:
     async with RawClient(allowing.port) as client:
         assert await metadata(client, "new", allowed=False) == [("new", MISSING)]
         assert asked(allowing) == []
@@ -76,7 +78,7 @@ async def test_the_flag_of_the_client_is_honoured(allowing: Served) -> None:
         await until(allowing, "new")
 
 
-async def test_names_that_cannot_be_created(allowing: Served) -> None:
+async def test_topics_with_invalid_or_reserved_names_are_not_created(allowing: Served) -> None:
     allowing.replicas.create("exists")
     async with RawClient(allowing.port) as client:
         found = await metadata(client, "exists", "a b", "", "..", "x" * 250, "__consumer_offsets", "__own")
@@ -87,7 +89,7 @@ async def test_names_that_cannot_be_created(allowing: Served) -> None:
     assert asked(allowing) == []
 
 
-async def test_a_thousand_clients_cause_one_creation(allowing: Served) -> None:
+async def test_a_thousand_requests_for_a_missing_topic_cause_one_creation(allowing: Served) -> None:
     release = asyncio.Event()
     call = allowing.controller.call
 
@@ -106,7 +108,7 @@ async def test_a_thousand_clients_cause_one_creation(allowing: Served) -> None:
     assert asked(allowing) == [["new"], ["later"]]
 
 
-async def test_the_number_of_creations_is_bounded(serve: Serve) -> None:
+async def test_the_number_of_automatic_creations_is_limited_per_request_and_in_total(serve: Serve) -> None:
     limits = KafkaLimits(auto_topics_per_request_max=3, auto_topics_max=5)
     async with serve(limits) as served, RawClient(served.port) as client:
         allow(served)
@@ -121,13 +123,13 @@ async def test_the_number_of_creations_is_bounded(serve: Serve) -> None:
         await metadata(client, *"abcd")
         assert auto_topics.under_way == 3
         await metadata(client, *"abcd")
-        assert auto_topics.under_way == 3, "the first three of each request"
+        assert auto_topics.under_way == 3, "only the first three topics of each request are created"
         await metadata(client, *"efgh")
         assert auto_topics.under_way == 5
         assert asked(served) == [["a", "b", "c"]]
 
 
-async def test_one_request_fits_into_one_batch_of_the_controller(allowing: Served) -> None:
+async def test_topics_are_created_in_requests_that_fit_into_one_batch_of_the_controller(allowing: Served) -> None:
     allowing.replicas.apply(Config(ConfigScope.CLUSTER, "", "num.partitions", "2000"))
     async with RawClient(allowing.port) as client:
         await metadata(client, *"abcde")
@@ -135,7 +137,7 @@ async def test_one_request_fits_into_one_batch_of_the_controller(allowing: Serve
     assert asked(allowing) == [["a", "b"], ["c", "d"], ["e"]]
 
 
-async def test_a_refused_topic_is_tried_again_after_a_pause(serve: Serve) -> None:
+async def test_a_refused_creation_is_retried_after_a_pause(serve: Serve) -> None:
     async with serve(KafkaLimits(auto_topics_pause_ms=200)) as served, RawClient(served.port) as client:
         allow(served)
         served.controller.failure = pb.Result(error="INVALID_REPLICATION_FACTOR", message="two brokers")
@@ -143,14 +145,16 @@ async def test_a_refused_topic_is_tried_again_after_a_pause(serve: Serve) -> Non
             while len(asked(served)) < 2:
                 assert await metadata(client, "new") == [("new", MISSING)]
                 await asyncio.sleep(0.02)
-            assert served.server.handlers._auto_topics.under_way == 1, "it is paused, and requested at most once"
+            assert served.server.handlers._auto_topics.under_way == 1, (
+                "the creation waits for its pause, and was requested at most once"
+            )
         served.controller.failure = None
         await until(served, "new")
         served.controller.failure = pb.Result(error="NOT_CONTROLLER", message="ask again")
         await metadata(client, "other")
 
 
-async def test_a_topic_that_another_broker_created_is_no_refusal(allowing: Served) -> None:
+async def test_a_topic_that_another_broker_created_meanwhile_is_reported_as_existing(allowing: Served) -> None:
     handlers = allowing.server.handlers
     call = allowing.controller.call
 
@@ -168,7 +172,7 @@ async def test_a_topic_that_another_broker_created_is_no_refusal(allowing: Serve
 async def test_a_topic_that_exists_is_not_requested_again_before_its_creation_is_applied(serve: Serve) -> None:
     """Another broker created it.  Until this broker has applied the creation, it reports the topic as missing.
 
-    That is usual in a cluster, so it is no warning.
+    That is usual in a cluster, so no warning is logged.
     """
     limits = KafkaLimits(auto_topics_pause_ms=60_000)
     async with serve(limits) as served, RawClient(served.port) as client:
@@ -185,7 +189,7 @@ async def test_a_topic_that_exists_is_not_requested_again_before_its_creation_is
         assert asked(served) == [["new"]]
 
 
-async def test_a_listener_that_closes_begins_no_creation(allowing: Served) -> None:
+async def test_a_closing_listener_creates_no_further_topics(allowing: Served) -> None:
     async def never(rpc: Any, request: Any, timeout_ms: int) -> Any:
         allowing.controller.requests.append((rpc, request))
         await asyncio.Event().wait()

@@ -19,7 +19,7 @@ from tests.unit.broker.kafka.conftest import Serve, Served
 
 @asynccontextmanager
 async def broken_broker(answer: Callable[[bytes, asyncio.StreamWriter], None]) -> AsyncIterator[int]:
-    """Calls `answer(frame, writer)` for each request; yields the port."""
+    """Call `answer(frame, writer)` for each request; yield the port."""
     writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -73,7 +73,7 @@ async def test_requests_are_pipelined_and_each_gets_its_own_answer(served: Serve
     ]
 
 
-async def test_requests_above_the_in_flight_limit_wait_for_their_turn(served: Served) -> None:
+async def test_requests_above_the_in_flight_limit_are_all_answered(served: Served) -> None:
     async with connected(served.port, in_flight_max=2) as connection:
         replies = await asyncio.gather(*(connection.ask(Api.METADATA, 12, METADATA, 5) for _ in range(20)))
     assert {reply.cluster_id for reply in replies} == {"test-cluster"}
@@ -159,7 +159,7 @@ async def test_closing_fails_waiting_requests_and_may_be_repeated() -> None:
 # --- Cluster ---
 
 
-async def test_the_leader_is_looked_up_once_and_its_connection_kept(served: Served) -> None:
+async def test_concurrent_lookups_of_leaders_share_one_metadata_request_and_one_connection(served: Served) -> None:
     served.replicas.create("t", 3)
     async with Cluster(served.bootstrap) as cluster:
         first, *others = await asyncio.gather(*(cluster.leader("t", index, 5) for index in (0, 1, 2, 0)))
@@ -206,14 +206,14 @@ async def test_an_older_leader_epoch_is_ignored(serve: Serve) -> None:
         ahead.replicas.apply(PartitionChange(topic_id, 0, Reason.PREFERRED_ELECTION, offset, 0, leader=2))
         async with Cluster([ahead.bootstrap, behind.bootstrap]) as cluster:
             connection = await cluster.leader("t", 0, 5)
-            assert connection.port == behind.port, "broker 2, according to the broker that is ahead"
+            assert connection.port == behind.port, "the broker that is ahead reports broker 2 as leader"
             await ahead.server.close()
             await cluster.leader_lost("t", 0, connection)
             with pytest.raises(ClusterError, match="cannot connect"):
                 await cluster.leader("t", 0, 5)
 
 
-async def test_a_missing_topic_or_partition_is_named(served: Served) -> None:
+async def test_the_error_for_a_missing_topic_or_partition_names_the_topic(served: Served) -> None:
     served.replicas.create("t", 1)
     async with Cluster(served.bootstrap) as cluster:
         for topic, index, code in (("nope", 0, "UNKNOWN_TOPIC_OR_PARTITION"), ("t", 1, "UNKNOWN_TOPIC_OR_PARTITION")):
@@ -263,7 +263,7 @@ async def test_bootstrap_continues_to_a_broker_that_answers(served: Served, unus
         assert (await cluster.leader("t", 0, 5)).port == served.port
 
 
-async def test_wrong_bootstrap_servers_are_named_within_the_deadline(
+async def test_unreachable_bootstrap_servers_are_reported_by_name_and_within_the_deadline(
     unused_tcp_port_factory: Callable[[], int],
 ) -> None:
     ports = [unused_tcp_port_factory(), unused_tcp_port_factory()]
@@ -277,14 +277,14 @@ async def test_wrong_bootstrap_servers_are_named_within_the_deadline(
         assert caught.value.code == "TIMED_OUT"
 
 
-async def test_a_broker_that_does_not_answer_does_not_hang_a_caller() -> None:
+async def test_a_lookup_times_out_if_the_broker_does_not_answer() -> None:
     async with broken_broker(lambda frame, writer: None) as port, Cluster(f"127.0.0.1:{port}") as cluster:
         with pytest.raises(ClusterError) as caught:
             await cluster.leader("t", 0, 0.1)
         assert caught.value.code == "REQUEST_TIMED_OUT"
 
 
-async def test_brokers_of_two_clusters_are_refused(serve: Serve) -> None:
+async def test_bootstrap_servers_of_two_clusters_are_refused(serve: Serve) -> None:
     async with serve() as one, serve() as two:
         one.replicas.create("t", 1)
         two.server.handlers._metadata._cluster_id = "another"
@@ -296,7 +296,7 @@ async def test_brokers_of_two_clusters_are_refused(serve: Serve) -> None:
             assert (caught.value.code, caught.value.retriable) == ("INCONSISTENT_CLUSTER_ID", False)
 
 
-async def test_a_fenced_broker_is_not_offered(served: Served) -> None:
+async def test_a_fenced_broker_is_not_returned_as_leader(served: Served) -> None:
     served.replicas.create("t", 1)
     epoch = served.replicas.image.brokers[1].epoch
     served.replicas.apply(BrokerChange(1, epoch, fenced=True))

@@ -53,7 +53,9 @@ def forwarded(served: Served) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_a_voter_is_added_with_its_disk_and_control_address(served: Served, version: int) -> None:
+async def test_add_raft_voter_forwards_the_directory_id_and_the_controller_address(
+    served: Served, version: int
+) -> None:
     response = await ask(served, Api.ADD_RAFT_VOTER, version, NEW_VOTER)
     assert (int(response.error_code), response.error_message) == (0, None)
     change = pb.AddVoter(node_id=4, address="10.0.0.4:9093", directory_id=DISK.bytes)
@@ -61,7 +63,7 @@ async def test_a_voter_is_added_with_its_disk_and_control_address(served: Served
     assert served.controller.requests[0][1].header.timeout_ms <= 5000
 
 
-async def test_the_only_listener_is_the_control_address(served: Served) -> None:
+async def test_the_only_listener_of_a_new_voter_is_its_controller_address(served: Served) -> None:
     listener = {"name": "anything", "host": "::1", "port": 9093}
     response = await ask(served, Api.ADD_RAFT_VOTER, 1, {**NEW_VOTER, "listeners": [listener]})
     assert int(response.error_code) == 0
@@ -69,7 +71,9 @@ async def test_the_only_listener_is_the_control_address(served: Served) -> None:
 
 
 @pytest.mark.parametrize("listeners", [[], [OTHER, OTHER], [CONTROLLER, CONTROLLER]])
-async def test_a_voter_has_exactly_one_control_address(served: Served, listeners: list[Any]) -> None:
+async def test_a_new_voter_without_exactly_one_controller_address_is_refused(
+    served: Served, listeners: list[Any]
+) -> None:
     response = await ask(served, Api.ADD_RAFT_VOTER, 1, {**NEW_VOTER, "listeners": listeners})
     assert int(response.error_code) == KafkaCode.INVALID_REQUEST
     assert "listeners" in response.error_message
@@ -91,7 +95,9 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("api", "values"), CHANGES)
-async def test_a_change_for_another_cluster_is_refused(served: Served, api: Api, values: dict[str, Any]) -> None:
+async def test_a_change_of_voters_for_another_cluster_is_refused(
+    served: Served, api: Api, values: dict[str, Any]
+) -> None:
     response = await ask(served, api, 0, {**values, "cluster_id": "another"})
     assert int(response.error_code) == KafkaCode.INCONSISTENT_CLUSTER_ID
     response = await ask(served, api, 0, {**values, "cluster_id": None})
@@ -99,7 +105,9 @@ async def test_a_change_for_another_cluster_is_refused(served: Served, api: Api,
 
 
 @pytest.mark.parametrize(("api", "values"), CHANGES)
-async def test_a_voter_is_named_with_its_disk(served: Served, api: Api, values: dict[str, Any]) -> None:
+async def test_a_change_of_voters_without_a_directory_id_is_refused(
+    served: Served, api: Api, values: dict[str, Any]
+) -> None:
     response = await ask(served, api, 0, {**values, "voter_directory_id": None})
     assert int(response.error_code) == KafkaCode.INVALID_REQUEST
     assert forwarded(served) == []
@@ -120,7 +128,7 @@ async def test_a_voter_is_named_with_its_disk(served: Served, api: Api, values: 
     ],
 )
 @pytest.mark.parametrize(("api", "values"), CHANGES)
-async def test_a_refusal_of_the_quorum_keeps_its_words(
+async def test_a_refusal_by_the_quorum_keeps_its_message_and_has_a_kafka_error_code(
     served: Served, api: Api, values: dict[str, Any], error: ApiError, code: KafkaCode
 ) -> None:
     served.controller.voters_changed = pb.ChangeVotersReply(result=pb.Result(error=error, message="why", next="step"))
@@ -130,7 +138,7 @@ async def test_a_refusal_of_the_quorum_keeps_its_words(
         assert response.error_message == "why; step"
 
 
-async def test_a_change_that_is_in_force_already_succeeds(served: Served) -> None:
+async def test_adding_a_node_that_is_already_a_voter_succeeds(served: Served) -> None:
     served.controller.voters_changed = pb.ChangeVotersReply(result=pb.Result(error="NONE", message="a voter already"))
     response = await ask(served, Api.ADD_RAFT_VOTER, 1, NEW_VOTER)
     assert (int(response.error_code), response.error_message) == (0, None)
@@ -139,13 +147,13 @@ async def test_a_change_that_is_in_force_already_succeeds(served: Served) -> Non
 # -- RemoveRaftVoter, UpdateRaftVoter
 
 
-async def test_a_voter_is_removed_only_with_the_named_disk(served: Served) -> None:
+async def test_remove_raft_voter_forwards_the_directory_id(served: Served) -> None:
     await ask(served, Api.REMOVE_RAFT_VOTER, 0, NEW_VOTER)
     removed = pb.RemoveVoter(node_id=4, directory_id=DISK.bytes)
     assert forwarded(served) == [pb.ChangeVotersRequest(remove=removed)]
 
 
-async def test_a_voter_moves_to_another_address(served: Served) -> None:
+async def test_update_raft_voter_forwards_the_new_address_and_returns_the_leader(served: Served) -> None:
     response = await ask(served, Api.UPDATE_RAFT_VOTER, 0, CHANGES[2][1])
     leader = response.current_leader
     assert (leader.leader_id, leader.leader_epoch, leader.host, leader.port) == (1, 7, "127.0.0.1", 9093)
@@ -154,21 +162,25 @@ async def test_a_voter_moves_to_another_address(served: Served) -> None:
 
 
 @pytest.mark.parametrize(("epoch", "code"), [(6, KafkaCode.FENCED_LEADER_EPOCH), (8, KafkaCode.UNKNOWN_LEADER_EPOCH)])
-async def test_an_update_names_the_epoch_of_the_leader(served: Served, epoch: int, code: KafkaCode) -> None:
+async def test_an_update_of_a_voter_with_another_leader_epoch_is_refused(
+    served: Served, epoch: int, code: KafkaCode
+) -> None:
     response = await ask(served, Api.UPDATE_RAFT_VOTER, 0, {**CHANGES[2][1], "current_leader_epoch": epoch})
     assert int(response.error_code) == code
     assert response.current_leader.leader_epoch == 7
     assert forwarded(served) == []
 
 
-async def test_an_update_without_a_leader_times_out(served: Served) -> None:
+async def test_an_update_of_a_voter_times_out_while_the_quorum_has_no_leader(served: Served) -> None:
     served.node.state = None
     response = await ask(served, Api.UPDATE_RAFT_VOTER, 0, CHANGES[2][1])
     assert int(response.error_code) == KafkaCode.REQUEST_TIMED_OUT
 
 
 @pytest.mark.parametrize("levels", [(0, 0), (2, 3)])
-async def test_an_updated_voter_must_support_changes_of_voters(served: Served, levels: tuple[int, int]) -> None:
+async def test_an_update_of_a_voter_that_does_not_support_kraft_version_1_is_refused(
+    served: Served, levels: tuple[int, int]
+) -> None:
     supported = {"min_supported_version": levels[0], "max_supported_version": levels[1]}
     response = await ask(served, Api.UPDATE_RAFT_VOTER, 0, {**CHANGES[2][1], "k_raft_version_feature": supported})
     assert int(response.error_code) == KafkaCode.INVALID_REQUEST
@@ -184,7 +196,7 @@ async def test_a_fenced_broker_is_unregistered(served: Served) -> None:
     assert 2 not in served.replicas.image.brokers
 
 
-async def test_a_broker_in_use_stays_registered(served: Served) -> None:
+async def test_unregistering_an_unfenced_or_unknown_broker_is_refused(served: Served) -> None:
     response = await ask(served, Api.UNREGISTER_BROKER, 0, {"broker_id": 1})
     assert int(response.error_code) == KafkaCode.POLICY_VIOLATION
     assert "unfenced" in response.error_message
@@ -210,7 +222,9 @@ def old(served: Served) -> Served:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_the_present_level_is_accepted_and_another_is_judged(old: Served, version: int) -> None:
+async def test_a_feature_update_to_the_current_level_succeeds_and_to_an_unsupported_one_is_refused(
+    old: Served, version: int
+) -> None:
     response = await ask(old, Api.UPDATE_FEATURES, version, update(METADATA_VERSION_MIN))
     assert int(response.error_code) == 0
     response = await ask(old, Api.UPDATE_FEATURES, version, update(METADATA_VERSION_MAX + 1))
@@ -234,7 +248,7 @@ async def test_the_present_level_is_accepted_and_another_is_judged(old: Served, 
         (update(3, TRANSACTION_VERSION), "up to 2"),
     ],
 )
-async def test_an_update_that_is_not_possible_is_refused(old: Served, values: dict[str, Any], words: str) -> None:
+async def test_an_invalid_feature_update_is_refused(old: Served, values: dict[str, Any], words: str) -> None:
     before = old.replicas.image.features
     response = await ask(old, Api.UPDATE_FEATURES, 2, values)
     assert int(response.error_code) == KafkaCode.INVALID_UPDATE_VERSION
@@ -249,7 +263,7 @@ async def test_the_transaction_version_can_be_lowered_and_raised_again(old: Serv
         assert old.replicas.image.features[TRANSACTION_VERSION] == level
 
 
-async def test_one_refused_feature_refuses_the_others(old: Served) -> None:
+async def test_no_feature_is_changed_if_one_update_of_the_request_is_refused(old: Served) -> None:
     both = update(METADATA_VERSION_MIN)["feature_updates"] + update(1, "no.such.feature")["feature_updates"]
     response = await ask(old, Api.UPDATE_FEATURES, 1, {"timeout": 5000, "feature_updates": both})
     assert [int(each.error_code) for each in response.results] == [0, KafkaCode.INVALID_UPDATE_VERSION]
@@ -257,7 +271,7 @@ async def test_one_refused_feature_refuses_the_others(old: Served) -> None:
     assert all(request.header.validate_only for request in asked)
 
 
-async def test_a_feature_is_raised_after_all_were_checked(old: Served) -> None:
+async def test_feature_updates_are_applied_only_after_all_were_validated(old: Served) -> None:
     await ask(old, Api.UPDATE_FEATURES, 2, update(METADATA_VERSION_MIN))
     assert [request.header.validate_only for _, request in old.controller.requests] == [True, False]
     old.controller.requests.clear()
@@ -266,13 +280,15 @@ async def test_a_feature_is_raised_after_all_were_checked(old: Served) -> None:
 
 
 @pytest.mark.parametrize(("name", "level"), [("group.version", 1), ("share.version", 2)])
-async def test_the_levels_of_group_protocols_are_in_force_already(old: Served, name: str, level: int) -> None:
+async def test_an_update_of_a_group_feature_to_its_fixed_level_succeeds_without_the_controller(
+    old: Served, name: str, level: int
+) -> None:
     response = await ask(old, Api.UPDATE_FEATURES, 2, update(level, name))
     assert int(response.error_code) == 0
     assert old.controller.requests == []
 
 
-async def test_the_number_of_features_is_limited(old: Served) -> None:
+async def test_the_number_of_feature_updates_in_a_request_is_limited(old: Served) -> None:
     many = update(1)["feature_updates"] * 101
     response = await ask(old, Api.UPDATE_FEATURES, 2, {"timeout": 5000, "feature_updates": many})
     assert int(response.error_code) == KafkaCode.INVALID_REQUEST

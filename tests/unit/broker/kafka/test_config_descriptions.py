@@ -1,4 +1,4 @@
-"""DescribeConfigs of many resources, and its encoding, which is written by hand."""
+"""DescribeConfigs of many resources, and its hand-written encoder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def asked(kind: int, name: str, *keys: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_each_resource_has_its_own_values(version: int) -> None:
+async def test_each_resource_is_described_with_its_own_values(version: int) -> None:
     topics: dict[str, dict[str, str]] = {
         "a": {},
         "b": {"retention.ms": "7"},
@@ -70,7 +70,7 @@ async def test_each_resource_has_its_own_values(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_refusal_keeps_its_place_among_descriptions(version: int) -> None:
+async def test_refused_resources_keep_their_position_in_the_response(version: int) -> None:
     replicas = cluster_with({"a": {}, "b": {}})
     resources = [asked(TOPIC, "a"), asked(TOPIC, "missing"), asked(8, "1"), asked(GROUP, "g"), asked(TOPIC, "b")]
     response = await answer(replicas, version, resources)
@@ -108,7 +108,7 @@ async def test_documentation_is_sent_only_if_it_is_requested(version: int) -> No
         assert {int(each.config_type) for each in response.results[0].configs} == {1, 2, 5, 6, 7}
 
 
-async def test_other_tasks_run_between_the_resources(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_tasks_run_while_many_resources_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "YIELD_MS", 0)
     names = [f"t{number}" for number in range(50)]
     replicas = cluster_with({name: {} for name in names})

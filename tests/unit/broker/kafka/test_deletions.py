@@ -12,7 +12,7 @@ from tests.unit.broker.kafka.raw import RawClient, batch
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_each_partition_has_its_own_answer(served: Served, version: int) -> None:
+async def test_delete_records_returns_a_result_for_each_partition(served: Served, version: int) -> None:
     served.replicas.create("t", 2)
     served.replicas.create("u", 1, leader=2)
 
@@ -37,7 +37,7 @@ async def test_each_partition_has_its_own_answer(served: Served, version: int) -
     assert served.replicas.deletion_timeouts[0] == 700
 
 
-async def test_a_topic_that_is_named_twice_is_answered_once(served: Served) -> None:
+async def test_a_topic_that_delete_records_names_twice_appears_once_in_the_response(served: Served) -> None:
     served.replicas.create("t", 1)
     topic = {"name": "t", "partitions": [{"partition_index": 0, "offset": 0}]}
     async with RawClient(served.port) as client:

@@ -55,7 +55,7 @@ async def test_each_directory_is_described_with_its_logs(served: Served, version
         assert (good.total_bytes, good.usable_bytes, bad.total_bytes) == (1000, 400, -1)
 
 
-async def test_a_request_may_name_the_logs(served: Served) -> None:
+async def test_describe_log_dirs_returns_only_the_requested_partitions(served: Served) -> None:
     await fill(served)
     response = await log_dirs(served, 4, [{"topic": "a", "partitions": [1, 9]}, {"topic": "nobody", "partitions": [0]}])
     good = response.results[0]
@@ -85,7 +85,9 @@ async def test_the_producers_of_a_partition_are_described(served: Served) -> Non
     await fill(served)
     served.replicas.create("elsewhere", 1, leader=2)
     topics = [{"name": "a", "partition_indexes": [1, 5]}, {"name": "elsewhere", "partition_indexes": [0]}]
-    topics.append({"name": "a", "partition_indexes": [5, 1, 1]})  # answered once: there may be very many producers
+    topics.append(
+        {"name": "a", "partition_indexes": [5, 1, 1]}
+    )  # repeated partitions are answered once, because each may have very many producers
     async with RawClient(served.port) as client:
         response = await client.ask(Api.DESCRIBE_PRODUCERS, 0, {"topics": topics})
     (one, missing), (moved,) = (topic.partitions for topic in response.topics)
@@ -119,7 +121,7 @@ def cursor_of(response: Any) -> tuple[str, int] | None:
     return None if cursor is None else (cursor.topic_name, cursor.partition_index)
 
 
-async def test_topics_come_in_pages_that_join(served: Served) -> None:
+async def test_successive_pages_of_topics_contain_every_partition_exactly_once(served: Served) -> None:
     for name, count in (("c", 1), ("a", 3), ("b", 2)):
         served.replicas.create(name, count)
     everything = [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("c", 0)]
@@ -138,7 +140,7 @@ async def test_topics_come_in_pages_that_join(served: Served) -> None:
         assert pages == -(-6 // limit)
 
 
-async def test_a_page_of_named_topics(served: Served) -> None:
+async def test_a_page_contains_the_requested_topics_from_the_cursor_on(served: Served) -> None:
     served.replicas.create("b", 2)
     response = await page(served, "z", "b", "a", "b", "a b")
     assert listed(response) == [("a", 3, []), ("a b", 17, []), ("b", 0, [0, 1]), ("z", 3, [])]
@@ -147,10 +149,10 @@ async def test_a_page_of_named_topics(served: Served) -> None:
     assert listed(await page(served, cursor=("aa", 1))) == [("b", 0, [0, 1])]
     assert listed(await page(served, cursor=("b", 2))) == [("b", 0, [])]
     assert listed(await page(served, cursor=("b", -1))) == [("b", 42, [])]
-    assert listed(await page(served, limit=0)) == [("b", 0, [0])], "at least one partition"
+    assert listed(await page(served, limit=0)) == [("b", 0, [0])], "a page contains at least one partition"
 
 
-async def test_a_partition_is_described_as_in_metadata(served: Served) -> None:
+async def test_describe_topic_partitions_reports_leader_replicas_and_isr(served: Served) -> None:
     topic_id = served.replicas.create("t", 1)
     served.replicas.create("u", 1, leader=9)
     first, second = (await page(served)).topics
@@ -211,13 +213,13 @@ async def test_the_quorum_is_described(served: Served, version: int) -> None:
         assert nodes == [(1, "CONTROLLER", "127.0.0.1", 9093), (2, "CONTROLLER", "::1", 9094)]
 
 
-async def test_only_the_metadata_is_a_quorum(served: Served) -> None:
+async def test_describe_quorum_refuses_partitions_other_than_the_metadata_log(served: Served) -> None:
     for topic, index in (("t", 0), ("__cluster_metadata", 1)):
         (partition,) = (await quorum(served, 2, topic, index)).topics[0].partitions
         assert int(partition.error_code) == 3
 
 
-async def test_a_quorum_whose_leader_does_not_answer(served: Served) -> None:
+async def test_describe_quorum_times_out_if_the_leader_does_not_answer(served: Served) -> None:
     served.node.state = None
     assert int((await quorum(served, 2)).error_code) == 7
 
@@ -279,11 +281,11 @@ async def created(served: Served, validate_only: bool, version: int = 7) -> Any:
 
 
 @pytest.mark.parametrize("version", [5, 6, 7])
-async def test_the_reply_of_create_topics_has_the_configs(served: Served, version: int) -> None:
+async def test_the_create_topics_response_contains_the_effective_configs(served: Served, version: int) -> None:
     served.replicas.apply(Config(ConfigScope.CLUSTER, "", "segment.ms", "900"))
     configs = {each.name: (each.value, each.config_source) for each in (await created(served, True, version)).configs}
     assert configs["retention.ms"] == ("5", 1)
-    assert configs["min.insync.replicas"] == ("1", 1), "it is written when the topic is created"
+    assert configs["min.insync.replicas"] == ("1", 1), "the creation stores this value as a config of the topic"
     assert configs["segment.ms"] == ("900", 3)
     assert configs["max.message.bytes"] == ("1048588", 5)
     assert list(configs) == sorted(configs)
@@ -324,7 +326,9 @@ async def offset(served: Served, version: int, timestamp: int) -> tuple[int, int
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-async def test_a_named_place_is_answered_from_its_first_version_on(served: Served, version: int) -> None:
+async def test_list_offsets_answers_each_special_timestamp_from_the_version_that_introduced_it(
+    served: Served, version: int
+) -> None:
     await fill(served)
     for timestamp, first, there in ((-1, 1, 1), (-2, 1, 0), (-3, 7, 0), (-4, 8, 0), (-5, 9, -1), (-6, 11, -1)):
         expected = (0, there) if version >= first else (35, -1)
@@ -333,7 +337,7 @@ async def test_a_named_place_is_answered_from_its_first_version_on(served: Serve
     assert await offset(served, version, -(2**63)) == (35, -1)
 
 
-async def test_a_partition_that_is_named_twice_is_refused(served: Served) -> None:
+async def test_list_offsets_refuses_a_partition_that_is_named_twice(served: Served) -> None:
     await fill(served)
     partitions = [{"partition_index": index, "timestamp": -1, "current_leader_epoch": -1} for index in (0, 1, 0)]
     async with RawClient(served.port) as client:

@@ -172,7 +172,7 @@ class MachineTransactions(NoTransactions):
 
 @asynccontextmanager
 async def listening() -> AsyncIterator[int]:
-    """The port of a listener whose cluster has one broker and the topic `t`."""
+    """Run a listener whose cluster has one broker and the topic `t`; yield its port."""
     plane = await started(1)
     plane.node.auto_commit = True
     assert (await plane.call(rpcs.CREATE_TOPICS, new_topic(TOPIC, 2, 1))).topics[0].result.error == "NONE"
@@ -196,7 +196,7 @@ async def listening() -> AsyncIterator[int]:
 
 
 def plain(schema: Any, at: Path = ()) -> dict[str, Any]:
-    """An ordinary request: one element in each array, the topic that exists in each text."""
+    """Return an ordinary request: one element in each array, the name of the existing topic in each text."""
     return {field.name: plain_field(FieldShape(field), (*at, field.name)) for field in fields(schema)}
 
 
@@ -229,7 +229,7 @@ def odd_values(shape: FieldShape, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def odd_elements(shape: FieldShape) -> Iterator[tuple[str, Any]]:
-    """Odd values of the field, or of one of its elements."""
+    """Yield odd values of the field, or of one of its elements, each with a name."""
     match shape.kafka_type:
         case "string":
             yield from (("empty", ""), ("huge", HUGE_TEXT), ("odd", "\x00\u00e9\U0001f600"))
@@ -253,7 +253,7 @@ def shapes(schema: Any, at: Path = ()) -> Iterator[tuple[Path, FieldShape]]:
 
 
 def replaced(values: Mapping[str, Any], path: Path, value: Any) -> dict[str, Any]:
-    """`values` with another value in the field at `path`, in each element of the arrays on the way."""
+    """Return `values` with another value in the field at `path`, in each element of the arrays on the path."""
     name, *rest = path
     if not rest:
         return {**values, name: value}
@@ -264,7 +264,7 @@ def replaced(values: Mapping[str, Any], path: Path, value: Any) -> dict[str, Any
 
 
 def value_at(values: Any, path: Path) -> Any:
-    """The value in the first element of each array on the way; the plain form has exactly one."""
+    """Return the value at `path`, in the first element of each array on the path; a plain request has just one."""
     for name in path[:-1]:
         values = values[name][0] if isinstance(values[name], tuple) else values[name]
     return values[path[-1]]
@@ -283,7 +283,7 @@ def many_odd_fields(schema: Any, random: Random) -> Iterator[tuple[str, dict[str
         values, names, has_huge = plain(schema), [], False
         for path, shape in reversed(list(shapes(schema))):  # inner fields before the arrays that repeat them
             choices = [("plain", value := value_at(values, path)), *odd_values(shape, value)]
-            if has_huge:  # one is enough: 100 times 100 texts of 30 kB are above the limit of a frame
+            if has_huge:  # one huge value is enough: 100 times 100 texts of 30 kB exceed the limit of a frame
                 choices = [(name, odd) for name, odd in choices if "huge" not in name]
             name, odd = random.choice(choices)
             has_huge = has_huge or "huge" in name
@@ -307,7 +307,7 @@ async def test_a_request_with_an_odd_field_is_answered(which: Api, version: int)
 
 
 @pytest.mark.parametrize("version", range(HANDLERS[Api.DELETE_TOPICS].low, HANDLERS[Api.DELETE_TOPICS].offered + 1))
-async def test_topics_beside_an_empty_name_are_deleted(version: int) -> None:
+async def test_an_empty_topic_name_does_not_prevent_the_deletion_of_other_topics(version: int) -> None:
     names = ["", TOPIC, "unknown"]
     values = {"timeout": 5000, "topic_names": names, "topics": [{"name": name, "topic_id": None} for name in names]}
     async with listening() as port, RawClient(port) as client:
@@ -316,7 +316,7 @@ async def test_topics_beside_an_empty_name_are_deleted(version: int) -> None:
         assert found == {"": "unknown_topic_or_partition", TOPIC: "none", "unknown": "unknown_topic_or_partition"}
 
 
-async def test_a_topic_to_delete_has_a_name_or_an_id() -> None:
+async def test_delete_topics_refuses_a_topic_with_both_a_name_and_an_id_or_with_neither() -> None:
     topics = [{"name": "unknown", "topic_id": UUID(int=9)}, {"name": None, "topic_id": None}]
     async with listening() as port, RawClient(port) as client:
         image = (await client.ask(Api.METADATA, 12, {"topics": None})).topics

@@ -80,7 +80,7 @@ class Bench:
 
     @property
     def request(self) -> Any:
-        """The one request that reached a coordinator."""
+        """The only request that reached a coordinator."""
         [(_, request)] = self.groups.asked
         return request
 
@@ -104,7 +104,7 @@ def versions(api: Api) -> list[int]:
 
 
 @pytest.mark.parametrize("version", versions(Api.JOIN_GROUP))
-async def test_join(bench: Bench, version: int) -> None:
+async def test_join_group_is_forwarded_and_answered_in_each_version(bench: Bench, version: int) -> None:
     values = {
         "group_id": "g",
         "session_timeout": 10_000,
@@ -147,7 +147,7 @@ async def test_join(bench: Bench, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(Api.SYNC_GROUP))
-async def test_sync(bench: Bench, version: int) -> None:
+async def test_sync_group_is_forwarded_and_answered_in_each_version(bench: Bench, version: int) -> None:
     values = {
         "group_id": "g",
         "generation_id": 3,
@@ -170,7 +170,7 @@ async def test_sync(bench: Bench, version: int) -> None:
     assert (refused.error_code, refused.assignment) == (14, b"")
 
 
-async def test_explain(bench: Bench) -> None:
+async def test_explain_groups_is_forwarded_and_answered(bench: Bench) -> None:
     member = group.MemberName("m", "i", CLIENT)
     rebalance = group.Rebalance(
         100, None, 4, "member 'm' joined", CLIENT, 2, True, group.RebalanceReason.JOINED, member
@@ -202,7 +202,7 @@ async def test_explain(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("version", versions(Api.HEARTBEAT))
-async def test_heartbeat(bench: Bench, version: int) -> None:
+async def test_heartbeat_is_forwarded_and_answered_in_each_version(bench: Bench, version: int) -> None:
     values = {"group_id": "g", "generation_id": 3, "member_id": "m", "group_instance_id": "i"}
     answer = group.HeartbeatResponse(KafkaCode.REBALANCE_IN_PROGRESS)
     assert (await bench.ask(Api.HEARTBEAT, version, values, answer)).error_code == 27
@@ -211,7 +211,7 @@ async def test_heartbeat(bench: Bench, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(Api.LEAVE_GROUP))
-async def test_leave(bench: Bench, version: int) -> None:
+async def test_leave_group_is_forwarded_and_answered_in_each_version(bench: Bench, version: int) -> None:
     member = {"member_id": "m", "group_instance_id": "i", "reason": "done"}
     values = {"group_id": "g", "member_id": "m", "members": [member]}
     left = group.LeftMember("m", "i", KafkaCode.UNKNOWN_MEMBER_ID)
@@ -230,7 +230,7 @@ async def test_leave(bench: Bench, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(Api.OFFSET_COMMIT))
-async def test_commit(bench: Bench, version: int) -> None:
+async def test_offset_commit_is_forwarded_and_answered_in_each_version(bench: Bench, version: int) -> None:
     topic_id = bench.replicas.create("t", 2)
     row = {"partition_index": 1, "committed_offset": 7, "committed_leader_epoch": 2, "committed_metadata": None}
     values = {
@@ -259,7 +259,7 @@ async def test_commit(bench: Bench, version: int) -> None:
     assert [each.error_code for each in refused.topics[0].partitions] == [16, 16]
 
 
-async def test_a_commit_for_an_unknown_topic_id_is_refused_alone(bench: Bench) -> None:
+async def test_an_unknown_topic_id_does_not_prevent_commits_for_other_topics(bench: Bench) -> None:
     topic_id = bench.replicas.create("t")
     row = {"partition_index": 0, "committed_offset": 7, "committed_metadata": "x"}
     values = {
@@ -284,7 +284,7 @@ def _fetched_groups(version: int, response: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", versions(Api.OFFSET_FETCH))
-async def test_fetch_offsets(bench: Bench, version: int) -> None:
+async def test_offset_fetch_is_forwarded_and_answered_in_each_version(bench: Bench, version: int) -> None:
     topic_id = bench.replicas.create("t", 2)
     topics = [{"name": "t", "topic_id": topic_id, "partition_indexes": [0, 1]}]
     offsets = (group.FetchedOffset("t", 0, 7, 2, "x"), group.FetchedOffset("t", 1))
@@ -311,7 +311,9 @@ async def test_fetch_offsets(bench: Bench, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(Api.OFFSET_FETCH)[1:])
-async def test_fetch_all_offsets(bench: Bench, version: int) -> None:
+async def test_offset_fetch_without_topics_returns_the_offsets_of_all_topics_that_the_version_can_name(
+    bench: Bench, version: int
+) -> None:
     bench.replicas.create("t", 2)
     offsets = (group.FetchedOffset("gone", 0, 1), group.FetchedOffset("t", 0, 7), group.FetchedOffset("t", 1, 8))
     answer = group.OffsetFetchResponse((group.FetchedGroup("g", NONE, offsets),))
@@ -321,7 +323,7 @@ async def test_fetch_all_offsets(bench: Bench, version: int) -> None:
     assert [len(topic.partitions) for topic in found.topics] == ([2] if version >= 10 else [1, 2])
 
 
-async def test_offsets_of_an_unknown_topic_id_are_refused_alone(bench: Bench) -> None:
+async def test_an_unknown_topic_id_does_not_prevent_the_fetch_of_other_offsets(bench: Bench) -> None:
     topic_id = bench.replicas.create("t")
     topics = [{"topic_id": None, "partition_indexes": [5]}, {"topic_id": topic_id, "partition_indexes": [0]}]
     answer = group.OffsetFetchResponse((group.FetchedGroup("g", NONE, (group.FetchedOffset("t", 0, 7),)),))
@@ -331,7 +333,9 @@ async def test_offsets_of_an_unknown_topic_id_are_refused_alone(bench: Bench) ->
 
 
 @pytest.mark.parametrize("version", versions(Api.OFFSET_FETCH)[7:])
-async def test_a_group_that_a_fetch_repeats_is_refused_once_and_alone(bench: Bench, version: int) -> None:
+async def test_a_group_that_an_offset_fetch_repeats_is_refused_once_and_others_are_answered(
+    bench: Bench, version: int
+) -> None:
     def answer(_: int, request: group.GroupRequest) -> Any:
         assert isinstance(request, group.OffsetFetch)
         return group.OffsetFetchResponse(tuple(group.FetchedGroup(each.group, NONE) for each in request.groups))
@@ -349,7 +353,7 @@ async def test_a_group_that_a_fetch_repeats_is_refused_once_and_alone(bench: Ben
 
 
 @pytest.mark.parametrize("version", versions(Api.OFFSET_FETCH))
-async def test_partitions_that_a_fetch_repeats_are_answered_once(bench: Bench, version: int) -> None:
+async def test_partitions_that_an_offset_fetch_repeats_are_answered_once(bench: Bench, version: int) -> None:
     ids = {name: bench.replicas.create(name, 2) for name in ("t", "u")}
     repeated = (("t", [1, 1, 0]), ("u", [0]), ("t", [0, 1]), ("u", [0, 0]))
     topics = [{"name": name, "topic_id": ids[name], "partition_indexes": indexes} for name, indexes in repeated]
@@ -370,7 +374,7 @@ async def test_partitions_that_a_fetch_repeats_are_answered_once(bench: Bench, v
     assert [[each.partition_index for each in topic.partitions] for topic in found.topics] == [[1, 0], [0]]
 
 
-async def test_delete_offsets(bench: Bench) -> None:
+async def test_offset_delete_is_forwarded_and_answered(bench: Bench) -> None:
     partitions = [{"partition_index": 0}, {"partition_index": 1}]
     values = {"group_id": "g", "topics": [{"name": "t", "partitions": partitions}]}
     results = (group.PartitionResult("t", 0, NONE), group.PartitionResult("t", 1, KafkaCode.GROUP_SUBSCRIBED_TO_TOPIC))
@@ -387,7 +391,7 @@ async def test_delete_offsets(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("version", versions(Api.DESCRIBE_GROUPS))
-async def test_describe(bench: Bench, version: int) -> None:
+async def test_describe_groups_is_forwarded_and_answered_in_each_version(bench: Bench, version: int) -> None:
     names = ["a", "b", "e", "c"]  # a and e are in one partition
     member = group.MemberDescription("m", "i", "client", "/host", b"topics", b"mine")
 
@@ -414,7 +418,7 @@ async def test_describe(bench: Bench, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(Api.DESCRIBE_GROUPS))
-async def test_a_group_that_is_named_repeatedly_is_described_once(bench: Bench, version: int) -> None:
+async def test_a_group_that_describe_groups_names_repeatedly_is_described_once(bench: Bench, version: int) -> None:
     def answer(_: int, request: group.GroupRequest) -> Any:
         assert isinstance(request, group.DescribeGroups)
         assert len(set(request.groups)) == len(request.groups)
@@ -425,7 +429,7 @@ async def test_a_group_that_is_named_repeatedly_is_described_once(bench: Bench, 
 
 
 @pytest.mark.parametrize("version", versions(Api.LIST_GROUPS))
-async def test_list(bench: Bench, version: int) -> None:
+async def test_list_groups_is_forwarded_and_answered_in_each_version(bench: Bench, version: int) -> None:
     values = {"states_filter": ["Stable"], "types_filter": ["classic"]}
 
     def answer(partition: int, _: object) -> Any:
@@ -443,7 +447,9 @@ async def test_list(bench: Bench, version: int) -> None:
         assert response.groups[0].group_type == "classic"
 
 
-async def test_a_list_is_refused_while_a_partition_loads_and_skips_one_that_moved(bench: Bench) -> None:
+async def test_list_groups_is_refused_while_a_coordinator_loads_and_skips_a_coordinator_that_moved(
+    bench: Bench,
+) -> None:
     listed = group.ListGroupsResponse((group.ListedGroup("g", "consumer", "Stable", "classic"),))
     for refusal, code, names in (
         (KafkaCode.COORDINATOR_LOAD_IN_PROGRESS, 14, []),
@@ -455,7 +461,7 @@ async def test_a_list_is_refused_while_a_partition_loads_and_skips_one_that_move
 
 
 @pytest.mark.parametrize("version", versions(Api.DELETE_GROUPS))
-async def test_delete(bench: Bench, version: int) -> None:
+async def test_delete_groups_is_forwarded_and_answered_in_each_version(bench: Bench, version: int) -> None:
     def answer(partition: int, request: group.GroupRequest) -> Any:
         if partition == partition_of("b", PARTITIONS):
             return KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -466,7 +472,7 @@ async def test_delete(bench: Bench, version: int) -> None:
     assert [(each.group_id, each.error_code) for each in response.results] == [("b", 14), ("a", 68)]
 
 
-# -- the place of a coordinator
+# -- FindCoordinator
 
 
 def _found(version: int, response: Any) -> list[tuple[int, int]]:
@@ -475,7 +481,9 @@ def _found(version: int, response: Any) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("version", versions(Api.FIND_COORDINATOR))
-async def test_find_the_coordinator_of_groups(bench: Bench, version: int) -> None:
+async def test_find_coordinator_returns_the_coordinator_of_groups_and_creates_the_offsets_topic(
+    bench: Bench, version: int
+) -> None:
     values = {"key": "g", "coordinator_keys": ["g", "h"]}
     response = await bench.ask(Api.FIND_COORDINATOR, version, values, None)
     assert bench.groups.prepared == 1, "the first use creates the topic"
@@ -486,18 +494,18 @@ async def test_find_the_coordinator_of_groups(bench: Bench, version: int) -> Non
     assert bench.groups.prepared == 1
 
 
-async def test_a_refused_creation_names_its_cause(bench: Bench) -> None:
+async def test_find_coordinator_reports_why_the_offsets_topic_cannot_be_created(bench: Bench) -> None:
     bench.groups.problem = "start more brokers"
     response = await bench.ask(Api.FIND_COORDINATOR, 3, {"key": "g"}, None)
     assert (response.error_code, response.error_message) == (15, "start more brokers")
 
 
-async def test_a_partition_without_a_reachable_leader_has_no_coordinator(bench: Bench) -> None:
+async def test_a_group_has_no_coordinator_while_its_partition_has_no_leader(bench: Bench) -> None:
     bench.replicas.create(OFFSETS, PARTITIONS, leader=NO_LEADER)
     assert _found(3, await bench.ask(Api.FIND_COORDINATOR, 3, {"key": "g"}, None)) == [(15, -1)]
 
 
-async def test_a_fenced_broker_is_no_coordinator(bench: Bench) -> None:
+async def test_a_fenced_broker_is_not_returned_as_coordinator(bench: Bench) -> None:
     bench.replicas.create(OFFSETS, PARTITIONS)
     bench.replicas.apply(BrokerChange(1, bench.replicas.image.brokers[1].epoch, fenced=True))
     assert _found(3, await bench.ask(Api.FIND_COORDINATOR, 3, {"key": "g"}, None)) == [(15, -1)]
@@ -505,7 +513,9 @@ async def test_a_fenced_broker_is_no_coordinator(bench: Bench) -> None:
 
 @pytest.mark.parametrize("version", versions(Api.FIND_COORDINATOR)[1:])
 @pytest.mark.parametrize(("key_type", "code"), [(1, 15), (2, 15), (3, 42)])
-async def test_other_keys_have_no_coordinator(bench: Bench, version: int, key_type: int, code: int) -> None:
+async def test_keys_of_other_types_have_no_coordinator_and_create_no_offsets_topic(
+    bench: Bench, version: int, key_type: int, code: int
+) -> None:
     values = {"key": "x", "coordinator_keys": ["x"], "key_type": key_type}
     assert _found(version, await bench.ask(Api.FIND_COORDINATOR, version, values, None)) == [(code, -1)]
     assert bench.groups.prepared == 0
@@ -534,8 +544,8 @@ async def test_a_closing_server_refuses_the_calls_that_wait(bench: Bench) -> Non
 # -- members of the newer protocol
 
 
-async def test_the_partitions_of_a_topic_that_a_member_repeats_are_joined(bench: Bench) -> None:
-    """A request may hold about 50,000 such topics."""
+async def test_the_partitions_of_a_topic_that_a_heartbeat_repeats_are_merged(bench: Bench) -> None:
+    """A request may contain about 50,000 such topics."""
     topic, count = UUID(int=7), 45_000
     values = {
         "group_id": "g",
@@ -549,14 +559,14 @@ async def test_the_partitions_of_a_topic_that_a_member_repeats_are_joined(bench:
     assert bench.request.owned == {topic: frozenset(range(count))}
 
 
-async def test_a_topic_without_an_id_or_without_partitions_is_not_owned(bench: Bench) -> None:
+async def test_a_heartbeat_ignores_owned_topics_without_an_id_or_without_partitions(bench: Bench) -> None:
     topics = [{"topic_id": None, "partitions": (0,)}, {"topic_id": UUID(int=7), "partitions": ()}]
     values = {"group_id": "g", "member_id": "m", "member_epoch": 1, "topic_partitions": topics}
     await bench.ask(Api.CONSUMER_GROUP_HEARTBEAT, 1, values, ConsumerHeartbeatResponse(NONE, None, "m", 1, 5_000))
     assert bench.request.owned == {}
 
 
-async def test_groups_are_asked_side_by_side_with_few_tasks() -> None:
+async def test_many_groups_are_queried_concurrently_by_a_few_tasks() -> None:
     asked: list[int] = []
     release = asyncio.Event()
     before = len(asyncio.all_tasks())
@@ -572,13 +582,13 @@ async def test_groups_are_asked_side_by_side_with_few_tasks() -> None:
     while len(asked) < 5_000:
         await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) <= before + 1 + 20
-    assert not running.done(), "one group that does not answer delays no other"
+    assert not running.done(), "the group that does not answer does not delay the others"
     release.set()
     assert await running == [-item for item in range(5_000)]
     assert await side_by_side(work, ()) == []
 
 
-async def test_other_tasks_run_while_many_groups_are_asked_that_answer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_tasks_run_while_many_groups_answer_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "YIELD_MS", 0)
 
     async def work(item: int) -> int:

@@ -144,7 +144,7 @@ async def test_every_request_is_answered_in_its_own_version(served: Served, api:
         **{key: {int(KafkaCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)} for key in TOKEN_REQUESTS},
     }
     assert set(codes) <= expected.get(api, {0}), response
-    assert codes, "the answer has the outcome"
+    assert codes, "the response contains an error code"
 
 
 def _error_codes(message: Any) -> list[int]:
@@ -180,7 +180,7 @@ async def test_produce_is_advertised_from_version_0_so_that_older_librdkafka_com
     assert HANDLERS[Api.PRODUCE].low == 3, "earlier versions carry records in older formats, which are not served"
 
 
-async def test_an_unknown_version_of_api_versions_is_answered_in_the_oldest(served: Served) -> None:
+async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(served: Served) -> None:
     async with RawClient(served.port) as client:
         client.writer.write((14).to_bytes(4, "big") + b"\x00\x12\x00\x63\x00\x00\x00\x09\x00\x04next")
         correlation_id, response = await client.receive(Api.API_VERSIONS, 0)
@@ -200,7 +200,9 @@ async def test_produce_requests_overlap_and_are_answered_in_order(served: Served
         sent = [client.send_produce("t", 0, batch((b"%d" % number,))) for number in range(5)]
         sent.append(client.send(Api.METADATA, 12, ALL))
         await until(lambda: len(served.replicas.produced) == 5)
-        assert served.server.handlers.requests["metadata"] == 0, "another request waits until those are answered"
+        assert served.server.handlers.requests["metadata"] == 0, (
+            "other requests wait until the produce requests are answered"
+        )
         served.replicas.acknowledge_all()
         offsets = []
         for expected in sent[:5]:
@@ -246,7 +248,7 @@ async def test_batches_of_any_size_arrive_as_they_were_sent(served: Served, size
     data = random.Random(size).randbytes(size)
     async with RawClient(served.port) as client:
         answer = await client.produce("t", 0, data)
-        assert int(answer.error_code) != 0, "it is not a batch"
+        assert int(answer.error_code) != 0, "random bytes are not a batch"
         assert (await client.produce("t", 0, batch())).base_offset == 0
     assert served.replicas.produced[0] == ("t", 0, -1, data)
 
@@ -254,14 +256,14 @@ async def test_batches_of_any_size_arrive_as_they_were_sent(served: Served, size
 # --- produce ---
 
 
-async def test_acks_0_is_not_answered(served: Served) -> None:
+async def test_a_produce_with_acks_0_is_not_answered(served: Served) -> None:
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
         client.send_produce("t", 0, batch(), acks=0)
         assert (await client.produce("t", 0, batch(), acks=1)).base_offset == 1
 
 
-async def test_an_error_with_acks_0_closes_the_connection(served: Served) -> None:
+async def test_a_failed_produce_with_acks_0_closes_the_connection(served: Served) -> None:
     async with RawClient(served.port) as client:
         client.send_produce("nope", 0, batch(), acks=0)
         assert await client.closed()
@@ -287,12 +289,14 @@ def damaged(position: int, value: bytes) -> bytes:
         pytest.param(b"", KafkaCode.INVALID_RECORD, id="empty"),
     ],
 )
-async def test_a_bad_batch_is_refused_by_name(served: Served, records: bytes | None, code: KafkaCode) -> None:
+async def test_an_invalid_batch_is_refused_with_its_own_error_code(
+    served: Served, records: bytes | None, code: KafkaCode
+) -> None:
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
         answer = await client.produce("t", 0, records)
         assert (KafkaCode(int(answer.error_code)), answer.base_offset) == (code, -1)
-        assert (await client.produce("t", 0, batch())).base_offset == 0, "nothing of it was appended"
+        assert (await client.produce("t", 0, batch())).base_offset == 0, "the refused batch was not appended"
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32767, -32768])
@@ -319,7 +323,7 @@ async def test_produce_to_a_missing_partition_is_refused(served: Served, topic: 
         assert int((await client.produce(topic, index, batch())).error_code) == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_a_refusal_of_a_non_leader_names_the_leader(served: Served) -> None:
+async def test_a_broker_that_is_not_the_leader_refuses_a_produce_and_names_the_leader(served: Served) -> None:
     served.replicas.register(Endpoint("default", "leader.example", 9), node_id=2)
     served.replicas.create("t", 1, leader=2)
     async with RawClient(served.port) as client:
@@ -362,7 +366,7 @@ def fetch_values(offset: int = 0, **more: Any) -> dict[str, Any]:
     return {**values, "topics": [{"topic": "t", "partitions": [partition]}], **more}
 
 
-async def test_a_consumers_fetch_keeps_its_session(served: Served) -> None:
+async def test_the_fetch_session_of_a_consumer_is_passed_on(served: Served) -> None:
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
         await client.ask(Api.FETCH, 12, fetch_values(session_id=5, session_epoch=1))
@@ -372,7 +376,7 @@ async def test_a_consumers_fetch_keeps_its_session(served: Served) -> None:
     assert not any(each.by_id for each in plans)
 
 
-async def test_a_followers_fetch_keeps_its_session(served: Served) -> None:
+async def test_the_fetch_of_a_follower_is_passed_on_with_its_session_and_epochs(served: Served) -> None:
     topic_id = served.replicas.create("t", 1)
     body = b"".join(
         fetch.encode_request(
@@ -411,7 +415,7 @@ async def test_a_client_that_claims_to_be_a_broker_is_refused(served: Served) ->
 
 
 @pytest.mark.parametrize("offset", [-5, 2**63 - 1, 2])
-async def test_an_offset_out_of_range_is_refused(served: Served, offset: int) -> None:
+async def test_a_fetch_at_an_offset_out_of_range_is_refused(served: Served, offset: int) -> None:
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
         await client.produce("t", 0, batch())
@@ -421,7 +425,7 @@ async def test_an_offset_out_of_range_is_refused(served: Served, offset: int) ->
 
 
 @pytest.mark.parametrize("max_bytes", [0, -1, 2**31 - 1, -(2**31)])
-async def test_a_fetch_with_odd_sizes_returns_a_batch(served: Served, max_bytes: int) -> None:
+async def test_a_fetch_with_extreme_size_limits_returns_a_batch(served: Served, max_bytes: int) -> None:
     served.replicas.create("t", 1)
     sent = batch((b"hello",))
     async with RawClient(served.port) as client:
@@ -429,7 +433,9 @@ async def test_a_fetch_with_odd_sizes_returns_a_batch(served: Served, max_bytes:
         values = fetch_values(max_bytes=max_bytes)
         values["topics"][0]["partitions"][0]["partition_max_bytes"] = max_bytes
         response = await client.ask(Api.FETCH, 12, values)
-    assert bytes(response.responses[0].partitions[0].records)[16:] == sent[16:], "as sent, but for offset and epoch"
+    assert bytes(response.responses[0].partitions[0].records)[16:] == sent[16:], (
+        "only the offset and the epoch may differ"
+    )
 
 
 async def test_a_long_poll_ends_with_its_connection(served: Served) -> None:
@@ -464,7 +470,7 @@ async def test_a_client_is_answered_with_the_endpoints_of_its_listener(serve: Se
                 assert {broker.broker_id: broker.port for broker in described.brokers} == nodes
 
 
-async def test_metadata_follows_the_image(served: Served) -> None:
+async def test_metadata_responses_reflect_created_and_deleted_topics(served: Served) -> None:
     async with RawClient(served.port) as client:
         wanted = {"topics": [{"name": "t"}, {"name": "a b"}]}
         response = await client.ask(Api.METADATA, 12, wanted)
@@ -497,7 +503,7 @@ async def test_a_topic_is_created_and_deleted_through_the_controller(served: Ser
         response = await client.ask(Api.CREATE_TOPICS, 7, {"topics": [new, placed], "timeout": 4000})
         assert [(topic.name, int(topic.error_code)) for topic in response.topics] == [("t", 0), ("placed", 0)]
         request = served.controller.requests[0][1]
-        assert 3000 < request.header.timeout_ms <= 4000, "the remaining part of the client's timeout"
+        assert 3000 < request.header.timeout_ms <= 4000, "the rest of the timeout of the client"
         assert [(config.key, config.value) for config in request.topics[0].configs] == [("k", "v")]
         assert [list(item.values) for item in request.topics[1].assignment] == [[1], [2, 1]]
         again = await client.ask(Api.CREATE_TOPICS, 7, {"topics": [new], "timeout": 4000})
@@ -506,7 +512,7 @@ async def test_a_topic_is_created_and_deleted_through_the_controller(served: Ser
         assert [(topic.name, int(topic.error_code)) for topic in gone.responses] == [("t", 0), ("t2", 3)]
 
 
-async def test_topics_that_cannot_be_forwarded_are_refused_and_the_rest_are_created(served: Served) -> None:
+async def test_invalid_new_topics_are_refused_and_the_others_are_created(served: Served) -> None:
     twice = {"name": "twice", "num_partitions": 1, "replication_factor": 1}
     holes = {"name": "holes", "assignments": [{"partition_index": 1, "broker_ids": [1]}]}
     vague = {"name": "vague", "num_partitions": 1, "configs": [{"name": "retention.ms", "value": None}]}
@@ -522,7 +528,7 @@ async def test_topics_that_cannot_be_forwarded_are_refused_and_the_rest_are_crea
     ("failure", "code"),
     [("NOT_CONTROLLER", 41), ("OUTCOME_UNKNOWN", 7), ("SOMETHING_OF_OURS", -1), ("REQUEST_TIMED_OUT", 7)],
 )
-async def test_a_refusal_of_the_controller_is_passed_on(served: Served, failure: str, code: int) -> None:
+async def test_a_refusal_by_the_controller_is_passed_on(served: Served, failure: str, code: int) -> None:
     served.controller.failure = pb.Result(error=failure, message="why", next="what now")
     async with RawClient(served.port) as client:
         response = await client.ask(Api.CREATE_TOPICS, 7, {"topics": [{"name": "t"}], "timeout": 100})
@@ -530,7 +536,7 @@ async def test_a_refusal_of_the_controller_is_passed_on(served: Served, failure:
     assert response.topics[0].error_message == "why; what now"
 
 
-async def test_a_controller_that_does_not_answer_is_a_timeout() -> None:
+async def test_a_request_times_out_if_the_controller_does_not_answer() -> None:
     replicas = FakeReplicas()
 
     async def silence(rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
@@ -546,7 +552,7 @@ async def test_a_controller_that_does_not_answer_is_a_timeout() -> None:
         await server.close()
 
 
-async def test_creation_is_answered_once_the_broker_knows_the_topic(serve: Serve) -> None:
+async def test_create_topics_is_answered_once_the_broker_has_applied_the_topic(serve: Serve) -> None:
     replicas = FakeReplicas()
     waited: list[int] = []
 
@@ -575,7 +581,7 @@ async def test_creation_is_answered_once_the_broker_knows_the_topic(serve: Serve
 # --- starting and closing ---
 
 
-async def test_a_port_in_use_is_named_and_nothing_stays_open(serve: Serve) -> None:
+async def test_a_start_with_a_port_in_use_names_the_listener_and_closes_the_others(serve: Serve) -> None:
     async with serve() as served:
         listeners = ["a=127.0.0.1:0", f"b=127.0.0.1:{served.port}"]
         server = KafkaServer(
@@ -588,7 +594,7 @@ async def test_a_port_in_use_is_named_and_nothing_stays_open(serve: Serve) -> No
             await asyncio.open_connection("127.0.0.1", free)
 
 
-async def test_closing_answers_running_requests_and_ends_long_polls(serve: Serve) -> None:
+async def test_a_closing_listener_answers_running_requests_and_ends_long_polls(serve: Serve) -> None:
     async with serve() as served:
         served.replicas.create("t", 1)
         served.replicas.acknowledge.clear()
@@ -604,7 +610,7 @@ async def test_closing_answers_running_requests_and_ends_long_polls(serve: Serve
             assert await client.closed()
 
 
-async def test_closing_waits_for_a_limited_time(serve: Serve) -> None:
+async def test_closing_waits_only_for_a_limited_time_for_running_requests(serve: Serve) -> None:
     async with serve(KafkaLimits(close_ms=20)) as served:
         served.replicas.create("t", 1)
         served.replicas.acknowledge.clear()

@@ -46,15 +46,17 @@ def frame(data: bytes) -> bytes:
         pytest.param(frame(b"\x00\x03\x00\x0c\x00\x00\x00\x01\x00\x01\xff\x00\x00\x00\x00"), id="client id not utf-8"),
         pytest.param(frame(b"\x7f\x00\x00\x00\x00\x00\x00\x01\xff\xff"), id="unknown api key"),
         pytest.param(frame(b"\xff\xff\x00\x00\x00\x00\x00\x01\xff\xff"), id="api key -1"),
-        pytest.param(frame(b"\x00\x34\x00\x00\x00\x00\x00\x01\xff\xff\x00"), id="a key of another kind of node"),
+        pytest.param(frame(b"\x00\x34\x00\x00\x00\x00\x00\x01\xff\xff\x00"), id="api key of a controller"),
         pytest.param(frame(b"\x00\x03\x00\x63\x00\x00\x00\x01\xff\xff"), id="unknown version"),
         pytest.param(frame(b"\x00\x03\xff\xff\x00\x00\x00\x01\xff\xff"), id="version -1"),
         pytest.param(frame(b"\x00\x00\x00\x0d\x00\x00\x00\x01\xff\xff\x00"), id="produce by topic id, not offered"),
-        pytest.param(frame(b"\x00\x03\x00\x0c\x00\x00\x00\x01\xff\xff\x00\xff\xff\xff\xff\x7f"), id="absurd array"),
-        pytest.param(frame(b"\x00\x00\x00\x09\x00\x00\x00\x01\xff\xff\x00\x00\x00\x01"), id="cut produce"),
+        pytest.param(
+            frame(b"\x00\x03\x00\x0c\x00\x00\x00\x01\xff\xff\x00\xff\xff\xff\xff\x7f"), id="array longer than the frame"
+        ),
+        pytest.param(frame(b"\x00\x00\x00\x09\x00\x00\x00\x01\xff\xff\x00\x00\x00\x01"), id="truncated produce"),
     ],
 )
-async def test_garbage_closes_its_connection_only(served: Served, data: bytes) -> None:
+async def test_garbage_closes_only_its_own_connection(served: Served, data: bytes) -> None:
     async with RawClient(served.port) as client:
         client.writer.write(data)
         assert await client.closed()
@@ -130,8 +132,8 @@ async def test_a_bug_in_a_handler_closes_that_connection_only(served: Served, mo
     await is_well(served)
 
 
-async def test_nothing_is_sent_after_a_request_that_failed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client expects replies in the order of its requests: it would treat the next reply as the missing one."""
+async def test_no_reply_is_sent_after_a_request_that_failed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client expects replies in the order of its requests, so it would treat the next reply as the missing reply."""
     replies = 0
     produce_reply = data_requests._produce_reply
 
@@ -155,7 +157,9 @@ async def test_nothing_is_sent_after_a_request_that_failed(served: Served, monke
     assert served.server.budget.held == 0
 
 
-async def test_a_broken_invariant_reaches_the_process(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_assertion_in_a_handler_is_reported_to_the_event_loop(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise AssertionError("offsets go back")
 
@@ -168,7 +172,7 @@ async def test_a_broken_invariant_reaches_the_process(served: Served, monkeypatc
     assert [str(error) for error in seen] == ["offsets go back"]
 
 
-async def test_a_broken_invariant_after_its_connection_reaches_the_process(
+async def test_a_failed_assertion_after_the_connection_closed_is_reported_to_the_event_loop(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began = asyncio.Event()
@@ -201,10 +205,10 @@ async def test_a_connection_above_the_limit_replaces_the_longest_idle_one(serve:
                 await client.ask(Api.METADATA, 12, ALL)
             async with RawClient(served.port) as four:
                 await four.ask(Api.METADATA, 12, ALL)
-                assert await silent.closed(), "it never sent a request"
+                assert await silent.closed(), "this client never sent a request"
                 async with RawClient(served.port) as five:
                     await five.ask(Api.METADATA, 12, ALL)
-                    assert await three.closed(), "it has been idle for longest"
+                    assert await three.closed(), "this client has been idle for longest"
                     assert (await one.ask(Api.METADATA, 12, ALL)).cluster_id == "test-cluster"
         await until(lambda: served.server.counters.connections == 0)
         await is_well(served)
@@ -235,7 +239,9 @@ LISTENERS = ("clients=127.0.0.1:0", "brokers=127.0.0.1:0")
 
 
 @pytest.mark.parametrize("listeners", [LISTENERS, LISTENERS[1:]])
-async def test_busy_clients_keep_no_other_broker_out(serve: Serve, listeners: tuple[str, ...]) -> None:
+async def test_brokers_are_admitted_beyond_the_limit_of_clients_only_on_a_separate_listener(
+    serve: Serve, listeners: tuple[str, ...]
+) -> None:
     limits = KafkaLimits(connections_max=4)
     async with serve(limits, listeners, "brokers") as served, contextlib.AsyncExitStack() as connected:
         served.replicas.create("t", 1)
@@ -252,7 +258,9 @@ async def test_busy_clients_keep_no_other_broker_out(serve: Serve, listeners: tu
         clients, brokers = served.server.endpoints[0].port, served.server.endpoints[-1].port
         has_own = len(listeners) > 1
         assert [await enters(clients) for _ in range(5)] == [True] * 4 + [False]
-        assert [await enters(brokers) for _ in range(2)] == [has_own, False], "a quarter more"
+        assert [await enters(brokers) for _ in range(2)] == [has_own, False], (
+            "brokers may use a quarter more connections"
+        )
         assert not await enters(clients)
         served.replicas.acknowledge_all()
 
@@ -274,7 +282,7 @@ async def test_all_connections_use_at_most_half_of_the_descriptors(
         assert (limits.connections_max, limits.inter_broker_connections_max) == expected
 
 
-async def test_a_client_that_never_waits_is_not_read_from(serve: Serve) -> None:
+async def test_the_broker_stops_reading_from_a_client_with_too_many_unanswered_requests(serve: Serve) -> None:
     async with serve(KafkaLimits(requests_per_connection_max=4)) as served:
         served.replicas.create("t", 1)
         served.replicas.acknowledge.clear()
@@ -282,7 +290,7 @@ async def test_a_client_that_never_waits_is_not_read_from(serve: Serve) -> None:
             sent = [client.send_produce("t", 0, batch((b"x" * 50,) * 50)) for _ in range(200)]
             await until(lambda: len(served.replicas.produced) >= 4)
             await is_well(served)
-            assert len(served.replicas.produced) < 100, "the rest waits in the socket"
+            assert len(served.replicas.produced) < 100, "the other requests wait in the socket"
             served.replicas.acknowledge_all()
             for expected in sent:
                 assert (await client.receive(Api.PRODUCE, 9))[0] == expected
@@ -314,8 +322,12 @@ async def test_held_bytes_are_limited_and_every_client_makes_progress(serve: Ser
         await until(lambda: served.server.budget.held == 0)
 
 
-@pytest.mark.parametrize("held_max_mebibytes", [1, 3])  # reached where frames begin, and where they grow
-async def test_frames_that_cannot_all_be_held_arrive_one_after_the_other(serve: Serve, held_max_mebibytes: int) -> None:
+@pytest.mark.parametrize(
+    "held_max_mebibytes", [1, 3]
+)  # the limit is reached at the start of a frame, and while frames grow
+async def test_frames_that_exceed_the_memory_limit_together_are_all_received(
+    serve: Serve, held_max_mebibytes: int
+) -> None:
     async with serve(KafkaLimits(held_max_bytes=held_max_mebibytes << 20)) as served:
 
         async def send() -> None:
@@ -334,11 +346,11 @@ def produce_of(records: bytes) -> Any:
 
 
 def begin_large_frame(client: RawClient, size: int, sent: int) -> None:
-    """Announce a Produce of `size` bytes and send the first of them."""
+    """Announce a produce request of `size` bytes, and send the first `sent` bytes of it."""
     client.writer.write(size.to_bytes(4, "big") + b"\0\0\0\x09" + bytes(sent - 4))
 
 
-async def test_frames_that_do_not_grow_delay_no_small_request(serve: Serve) -> None:
+async def test_incomplete_large_frames_do_not_delay_small_requests(serve: Serve) -> None:
     async with serve(KafkaLimits(held_max_bytes=8 << 20, connections_max=50, crowded_stall_ms=600_000)) as served:
         served.replicas.create("t", 1)
         async with contextlib.AsyncExitStack() as stalled:
@@ -351,7 +363,7 @@ async def test_frames_that_do_not_grow_delay_no_small_request(serve: Serve) -> N
         await until(lambda: served.server.budget.held == 0)
 
 
-async def test_frames_that_do_not_grow_are_closed_when_others_need_the_memory(serve: Serve) -> None:
+async def test_connections_with_stalled_frames_are_closed_when_other_clients_need_the_memory(serve: Serve) -> None:
     async with serve(KafkaLimits(held_max_bytes=8 << 20, crowded_stall_ms=100)) as served:
         served.replicas.create("t", 1)
         async with contextlib.AsyncExitStack() as stalled:
@@ -365,7 +377,7 @@ async def test_frames_that_do_not_grow_are_closed_when_others_need_the_memory(se
         await until(lambda: served.server.budget.held == 0)
 
 
-async def test_a_frame_that_grows_is_not_closed(serve: Serve) -> None:
+async def test_a_connection_is_closed_only_after_its_frame_has_stopped_growing(serve: Serve) -> None:
     limits = KafkaLimits(held_max_bytes=2 << 20, crowded_stall_ms=600_000, crowded_progress_bytes=1000)
     async with serve(limits) as served, RawClient(served.port) as elder, RawClient(served.port) as other:
         begin_large_frame(elder, 3 << 20, 100_000)
@@ -380,13 +392,13 @@ async def test_a_frame_that_grows_is_not_closed(serve: Serve) -> None:
         await until(lambda: growing.frame_filled > filled)
         growing.make_way(700)
         growing.make_way(1200)
-        assert len(served.server._connections) == 2, "500 s without progress are fewer than 600"
+        assert len(served.server._connections) == 2, "500 s without progress are less than the limit of 600 s"
         growing.make_way(1300)
         assert await elder.closed()
         await until(lambda: not served.server.budget.is_crowded)
 
 
-async def test_a_client_with_unanswered_requests_is_held_back_and_others_are_not(serve: Serve) -> None:
+async def test_only_the_client_with_many_unanswered_bytes_is_held_back(serve: Serve) -> None:
     async with serve(KafkaLimits(held_max_bytes=4 << 20)) as served:
         served.replicas.create("t", 1)
         served.replicas.acknowledge.clear()
@@ -432,8 +444,8 @@ async def test_replies_to_consumers_shrink_as_more_bytes_are_held(serve: Serve) 
                 await client.receive(Api.PRODUCE, 9)
 
 
-async def test_replies_that_are_made_at_the_same_time_share_the_room(serve: Serve) -> None:
-    """Nothing is sent between the reads of fetches that arrive together, so none of their replies is unsent yet."""
+async def test_replies_that_are_built_at_the_same_time_share_the_memory_limit(serve: Serve) -> None:
+    """No reply is sent between the reads of fetches that arrive together, so unsent replies do not count yet."""
     async with serve(KafkaLimits(held_max_bytes=64 << 20)) as served, contextlib.AsyncExitStack() as connected:
         served.replicas.create("t", 1)
         clients = [await connected.enter_async_context(RawClient(served.port)) for _ in range(40)]
@@ -450,11 +462,11 @@ async def test_replies_that_are_made_at_the_same_time_share_the_room(serve: Serv
         for client in clients:
             _, response = await client.receive(Api.FETCH, 12)
             sizes.append(len(response.responses[0].partitions[0].records))
-        assert sum(sizes) < 64 << 20 < 40 * max(sizes), "they do not all get the room of the first one"
-        assert min(sizes) >= 500_000, "one batch"
+        assert sum(sizes) < 64 << 20 < 40 * max(sizes), "the replies do not all get as much memory as the first reply"
+        assert min(sizes) >= 500_000, "each reply has at least one batch"
 
 
-async def test_a_reply_that_is_sent_gives_its_room_back(serve: Serve) -> None:
+async def test_a_sent_reply_releases_its_memory(serve: Serve) -> None:
     async with serve() as served, RawClient(served.port) as client:
         served.replicas.create("t", 1)
         assert int((await client.produce("t", 0, opaque_batch(500_000))).error_code) == 0
@@ -464,7 +476,7 @@ async def test_a_reply_that_is_sent_gives_its_room_back(serve: Serve) -> None:
         await until(lambda: served.server.budget.held == 0)
 
 
-async def test_a_reply_that_is_made_after_its_connection_takes_no_room(
+async def test_a_reply_that_is_ready_after_its_connection_was_closed_takes_no_memory(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, ended = asyncio.Event(), asyncio.Event()
@@ -506,14 +518,14 @@ async def test_an_idle_connection_is_closed(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("start", [b"\x00\x00", (50_000).to_bytes(4, "big") + b"\x00\x00", b"\x00\x10\x00\x00" + b"x"])
-async def test_a_frame_that_does_not_arrive_closes_its_connection(serve: Serve, start: bytes) -> None:
+async def test_a_frame_that_stays_incomplete_closes_its_connection(serve: Serve, start: bytes) -> None:
     async with serve(KafkaLimits(frame_stall_ms=10_000)) as served, RawClient(served.port) as client:
         client.writer.write(start)
         await until(lambda: any(connection.mid_frame for connection in served.server._connections))
         await sweep_until_closed(served, client, 12)
 
 
-async def test_a_frame_that_begins_after_a_long_rest_has_its_time_to_arrive(serve: Serve) -> None:
+async def test_a_frame_after_a_long_idle_time_gets_the_full_time_to_arrive(serve: Serve) -> None:
     async with serve(KafkaLimits(frame_stall_ms=10_000)) as served, RawClient(served.port) as client:
         now = asyncio.get_running_loop().time()
         (connection,) = served.server._connections
@@ -533,7 +545,7 @@ async def test_a_frame_that_begins_after_a_long_rest_has_its_time_to_arrive(serv
         await sweep_until_closed(served, client, 12)
 
 
-async def test_a_frame_has_its_time_again_once_the_broker_reads_on(serve: Serve) -> None:
+async def test_a_frame_gets_the_full_time_again_once_the_broker_resumes_reading(serve: Serve) -> None:
     limits = KafkaLimits(frame_stall_ms=10_000, requests_per_connection_max=2)
     async with serve(limits) as served, RawClient(served.port) as client:
         served.replicas.create("t", 1)
@@ -561,7 +573,7 @@ async def test_a_frame_has_its_time_again_once_the_broker_reads_on(serve: Serve)
         assert (await client.receive(Api.PRODUCE, 9))[0] == 3
 
 
-async def test_a_client_that_reads_slowly_has_time_for_the_rest_of_a_request(serve: Serve) -> None:
+async def test_a_slowly_reading_client_gets_time_to_send_the_rest_of_its_request(serve: Serve) -> None:
     # Much longer than the test takes on a busy machine, on which the listener's own sweeps happen meanwhile.
     limits = KafkaLimits(frame_stall_ms=600_000, write_stall_ms=3_600_000, write_buffer_bytes=64 << 10)
     async with serve(limits) as served, RawClient(served.port) as client:
@@ -580,14 +592,14 @@ async def test_a_client_that_reads_slowly_has_time_for_the_rest_of_a_request(ser
         assert (await client.receive(Api.METADATA, 12))[1].cluster_id == "test-cluster"
 
 
-async def test_an_announced_frame_takes_no_memory(served: Served) -> None:
+async def test_an_announced_frame_does_not_take_its_full_size_of_memory(served: Served) -> None:
     async with RawClient(served.port) as client:
         client.writer.write((90 << 20).to_bytes(4, "big") + b"\x00\x00\x00\x09")
         await until(lambda: served.server.budget.held > 0)
         assert served.server.budget.held <= 1 << 20
 
 
-async def test_a_client_that_does_not_read_is_closed(serve: Serve) -> None:
+async def test_a_client_that_does_not_read_is_disconnected(serve: Serve) -> None:
     limits = KafkaLimits(write_stall_ms=5_000, write_buffer_bytes=64 << 10)
     async with serve(limits) as served, RawClient(served.port) as client:
         served.replicas.create("t" * 200, 5_000)
@@ -596,7 +608,7 @@ async def test_a_client_that_does_not_read_is_closed(serve: Serve) -> None:
         await client.writer.drain()
         (connection,) = served.server._connections
         await until(lambda: connection._full)
-        assert served.server.handlers.requests["metadata"] < 60, "no further request is begun"
+        assert served.server.handlers.requests["metadata"] < 60, "the broker processes no further requests"
         now = asyncio.get_running_loop().time()
         connection.sweep(now)
         connection.sweep(now + 6)
@@ -635,7 +647,9 @@ class SlowTransport(asyncio.Transport):
         self.is_closed = True
 
 
-async def test_a_client_that_reads_steadily_is_kept_although_replies_are_always_unsent(served: Served) -> None:
+async def test_a_steadily_reading_client_stays_connected_although_some_replies_are_always_unsent(
+    served: Served,
+) -> None:
     """A sweep may find about as many unsent bytes each time, because further replies follow those that were read."""
     served.replicas.create("t" * 200, 5_000)
     limits = served.server.limits
@@ -650,5 +664,5 @@ async def test_a_client_that_reads_steadily_is_kept_although_replies_are_always_
         now += limits.sweep_ms / 1000
     assert not transport.is_closed
     connection.sweep(now + limits.write_stall_ms / 1000)
-    assert transport.is_closed, "it reads nothing any more"
+    assert transport.is_closed, "the client no longer reads"
     connection.connection_lost(None)

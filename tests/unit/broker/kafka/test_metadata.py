@@ -78,7 +78,7 @@ def test_every_version_of_metadata_has_the_same_content(cluster: FakeReplicas, v
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_metadata_by_topic_name(cluster: FakeReplicas, version: int) -> None:
+def test_metadata_describes_topics_that_are_requested_by_name(cluster: FakeReplicas, version: int) -> None:
     responses = MetadataResponses(1, "c", 1 << 20)
     wanted: Wanted = ((None, "b"), (None, "nope"), (None, "../x"))
     response = read(responses.response(cluster.image, version, "default", wanted), version)
@@ -102,7 +102,7 @@ def test_internal_topics_are_marked(cluster: FakeReplicas, version: int) -> None
 
 
 @pytest.mark.parametrize("version", [10, 11, 12])
-def test_metadata_by_topic_id(cluster: FakeReplicas, version: int) -> None:
+def test_metadata_describes_topics_that_are_requested_by_id(cluster: FakeReplicas, version: int) -> None:
     responses = MetadataResponses(1, "c", 1 << 20)
     wanted: Wanted = ((SECOND, None), (UUID(int=9), None))
     response = read(responses.response(cluster.image, version, "default", wanted), version)
@@ -121,16 +121,16 @@ def test_a_topic_that_a_request_repeats_is_described_once(cluster: FakeReplicas,
     assert [topic.name for topic in response.topics] == ["b", "a", "missing", *by_id]
 
 
-def test_a_broker_that_is_not_listed_is_not_named_controller(cluster: FakeReplicas) -> None:
+def test_a_broker_that_the_response_does_not_list_is_not_named_as_controller(cluster: FakeReplicas) -> None:
     responses = MetadataResponses(3, "c", 1 << 20)
     assert read(responses.response(cluster.image, 12, "default", ()), 12).controller_id == -1
 
 
-def test_the_cache_gives_the_same_bytes_until_topics_or_brokers_change(cluster: FakeReplicas) -> None:
+def test_the_metadata_cache_returns_the_same_bytes_until_topics_or_brokers_change(cluster: FakeReplicas) -> None:
     responses = MetadataResponses(1, "c", 1 << 20)
     first = responses.response(cluster.image, 12, "default", None)
     cluster.apply(Config(ConfigScope.CLUSTER, "", "retention.ms", "5"))
-    assert responses.response(cluster.image, 12, "default", None) is first, "no part of its contents has changed"
+    assert responses.response(cluster.image, 12, "default", None) is first, "the change does not affect the response"
     assert responses.response(cluster.image, 12, "inside", None) != first
     offset = cluster.image.end_offset
     cluster.apply(PartitionChange(SECOND, 0, Reason.PREFERRED_ELECTION, offset, 0, leader=-1))
@@ -141,7 +141,7 @@ def test_the_cache_gives_the_same_bytes_until_topics_or_brokers_change(cluster: 
     assert [node.node_id for node in read(third, 12).brokers] == [1, 2, 3]
 
 
-def test_the_cache_is_bounded(cluster: FakeReplicas) -> None:
+def test_the_size_of_the_metadata_cache_is_bounded(cluster: FakeReplicas) -> None:
     responses = MetadataResponses(1, "c", 10_000)
     for number in range(1_000):
         responses.response(cluster.image, 12, "default", ((None, f"name-{number}"),), 50)
@@ -153,10 +153,10 @@ def test_the_cache_is_bounded(cluster: FakeReplicas) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "A-z_0.9", "..."[:3], "x" * 249])
-def test_topic_names(name: str) -> None:
+def test_valid_topic_names_are_accepted(name: str) -> None:
     assert is_topic_name(name)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "é", "a\n", "x" * 250])
-def test_invalid_topic_names(name: str) -> None:
+def test_invalid_topic_names_are_rejected(name: str) -> None:
     assert not is_topic_name(name)

@@ -40,7 +40,7 @@ async def ongoing(client: RawClient, topics: dict[str, list[int]] | None) -> dic
     }
 
 
-async def test_a_partition_is_moved_listed_replaced_and_cancelled(served: Served) -> None:
+async def test_a_reassignment_is_started_listed_replaced_and_cancelled(served: Served) -> None:
     served.replicas.register(node_id=2)
     served.replicas.register(node_id=3)
     served.replicas.create("t", 2)
@@ -55,7 +55,7 @@ async def test_a_partition_is_moved_listed_replaced_and_cancelled(served: Served
         assert await ongoing(client, None) == {}
 
 
-async def test_a_refused_partition_does_not_block_the_others(served: Served) -> None:
+async def test_a_refused_reassignment_does_not_block_other_partitions(served: Served) -> None:
     served.replicas.register(node_id=2)
     served.replicas.register(node_id=3, fenced=True)
     served.replicas.create("t", 6)

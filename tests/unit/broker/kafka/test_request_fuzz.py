@@ -10,12 +10,12 @@ from broker.kafka import data
 from tests.fuzz.requests import RequestFailed, damaged, run
 
 
-async def test_damaged_requests_are_answered_or_end_their_connection() -> None:
+async def test_damaged_requests_are_answered_or_close_their_connection() -> None:
     found = await run(1.0, seed=3)
     assert found["closed"] > 0
 
 
-async def test_a_handler_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_fuzz_run_reports_a_handler_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object) -> None:
         raise ValueError("a bug")
 

@@ -1,4 +1,4 @@
-"""Requests about security and quotas, which a broker without both has to answer."""
+"""Requests about security and quotas, which a broker answers although it has neither."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_each_request_about_acls_is_refused_with_security_disabled(served:
         Api.DESCRIBE_DELEGATION_TOKEN,
     ],
 )
-async def test_delegation_tokens_need_authentication(served: Served, api: Api) -> None:
+async def test_requests_for_delegation_tokens_are_refused(served: Served, api: Api) -> None:
     response = await ask(served, api, 2, {})
     assert int(response.error_code) == KafkaCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
@@ -47,7 +47,7 @@ async def test_delegation_tokens_need_authentication(served: Served, api: Api) -
 # -- SCRAM credentials
 
 
-async def test_no_user_has_credentials(served: Served) -> None:
+async def test_no_user_has_scram_credentials(served: Served) -> None:
     everyone = await ask(served, Api.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": None})
     assert (int(everyone.error_code), everyone.results) == (0, ())
     names = [{"name": name} for name in ("a", "b", "b")]
@@ -56,7 +56,7 @@ async def test_no_user_has_credentials(served: Served) -> None:
     assert found == {"a": KafkaCode.RESOURCE_NOT_FOUND, "b": KafkaCode.DUPLICATE_RESOURCE}
 
 
-async def test_credentials_are_not_accepted_without_effect(served: Served) -> None:
+async def test_changes_of_scram_credentials_are_refused(served: Served) -> None:
     values = {
         "deletions": [
             {"name": "gone", "mechanism": 1},
@@ -122,7 +122,7 @@ async def test_a_refused_filter_with_a_long_name_is_answered(served: Served, ver
     assert len(response.error_message) < 1_000
 
 
-async def test_a_quota_is_refused_and_the_removal_of_none_succeeds(served: Served) -> None:
+async def test_setting_a_quota_is_refused_and_removing_a_missing_quota_succeeds(served: Served) -> None:
     user = [{"entity_type": "user", "entity_name": "me"}]
     rate = {"key": "producer_byte_rate", "value": 1.0}
     entries = [

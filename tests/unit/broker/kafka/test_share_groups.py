@@ -34,7 +34,7 @@ class Shares(NoShares):
 LIMITS = KafkaLimits(held_max_bytes=64 << 20)
 
 
-async def test_replies_to_share_consumers_have_as_much_room_as_those_to_others() -> None:
+async def test_replies_to_share_consumers_have_the_same_memory_limit_as_replies_to_other_consumers() -> None:
     shares = Shares()
     wanted = [0, 1_000, 60 << 20, 2**31 - 1]
     async with (
@@ -47,10 +47,12 @@ async def test_replies_to_share_consumers_have_as_much_room_as_those_to_others()
                 await client.ask(Api.SHARE_FETCH, version, values)
     found = [plan.max_bytes for plan in shares.fetched]
     assert found[:2] == found[4:6] == wanted[:2]
-    assert all((4 << 20) - 1_000 < each < 4 << 20 for each in (*found[2:4], *found[6:])), "an eighth of half of it"
+    assert all((4 << 20) - 1_000 < each < 4 << 20 for each in (*found[2:4], *found[6:])), (
+        "a reply may have an eighth of half of held_max_bytes"
+    )
 
 
-async def test_replies_to_share_consumers_that_are_made_at_the_same_time_share_the_room() -> None:
+async def test_replies_to_share_consumers_that_are_built_at_the_same_time_share_the_memory_limit() -> None:
     shares = Shares()
     shares.records = bytes(16 << 20)
     values = {"group_id": "work", "member_id": "m", "max_bytes": 60 << 20, "max_records": 500}
@@ -65,10 +67,10 @@ async def test_replies_to_share_consumers_that_are_made_at_the_same_time_share_t
                 await client.receive(Api.SHARE_FETCH, 1)
     first, second = (plan.max_bytes for plan in shares.fetched)
     assert first > (4 << 20) - 1_000
-    assert second <= 3 << 20, "about an eighth of what the first reply leaves"
+    assert second <= 3 << 20, "about an eighth of the memory that the first reply leaves"
 
 
-async def test_a_reminder_of_dead_letters_names_share_partitions() -> None:
+async def test_write_dead_letters_passes_on_the_named_share_partitions() -> None:
     shares = Shares()
     named = [
         {"group_id": "work", "topic_id": TOPIC_ID, "partition": 3},

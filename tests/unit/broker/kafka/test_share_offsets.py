@@ -28,7 +28,7 @@ MISSING = "missing"
 
 
 class Shares(NoShares):
-    """ends: the log ends that can be found.  asked: the indexes of each look-up."""
+    """ends: the available log ends by partition.  asked: the partition indexes of each look-up."""
 
     def __init__(self) -> None:
         self.states: list[StateResponse] = []
@@ -88,7 +88,7 @@ def at(start: int, *done: tuple[int, int]) -> StateResponse:
     return StateResponse(KafkaCode.NONE, None, ShareState(0, 1, 3, start, batches))
 
 
-async def test_the_lag_counts_the_records_that_are_not_done(served: Served) -> None:
+async def test_the_lag_counts_the_records_that_are_not_yet_acknowledged(served: Served) -> None:
     served.shares.states = [at(5), at(5, (6, 8), (9, 10)), at(5)]
     served.shares.ends = {0: 12, 1: 12, 2: 5}
     assert await served.lags() == [7, 4, 0]
@@ -99,21 +99,21 @@ async def test_a_log_end_that_was_read_before_a_truncation_gives_no_negative_lag
     assert await served.lags() == [0]
 
 
-async def test_a_partition_whose_leader_does_not_answer_has_an_unknown_lag_and_a_start(served: Served) -> None:
+async def test_a_partition_whose_leader_does_not_answer_has_a_start_offset_but_no_lag(served: Served) -> None:
     served.shares.states, served.shares.ends = [at(5), at(6)], {1: 7}
     (group,) = await served.describe("work")
     (topic,) = group.topics
     assert [(each.start_offset, each.lag, int(each.error_code)) for each in topic.partitions] == [(5, -1, 0), (6, 1, 0)]
 
 
-async def test_only_partitions_with_a_start_have_a_lag(served: Served) -> None:
+async def test_only_partitions_with_a_start_offset_have_a_lag(served: Served) -> None:
     lost = StateResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE, "no leader")
     served.shares.states, served.shares.ends = [at(-1), lost, StateResponse(KafkaCode.NONE), at(0)], {3: 2}
     assert await served.lags() == [-1, -1, -1, 2]
     assert served.shares.asked == [[3]]
 
 
-async def test_all_groups_of_a_request_share_one_look_up(served: Served) -> None:
+async def test_all_groups_of_a_request_share_one_look_up_of_log_ends(served: Served) -> None:
     served.shares.states, served.shares.ends = [at(0)], {0: 2}
     first, missing, second = await served.describe("work", MISSING, "play")
     assert [each.group_id for each in (first, missing, second)] == ["work", MISSING, "play"]
@@ -122,7 +122,7 @@ async def test_all_groups_of_a_request_share_one_look_up(served: Served) -> None
     assert served.shares.asked == [[0, 0]]
 
 
-async def test_a_group_that_a_request_repeats_is_refused_once_and_alone(served: Served) -> None:
+async def test_a_group_that_a_request_repeats_is_refused_once_and_others_are_answered(served: Served) -> None:
     served.shares.states, served.shares.ends = [at(0)], {0: 2}
     repeated, other = await served.describe("work", "play", "work", "work")
     assert (repeated.group_id, int(repeated.error_code), repeated.topics) == ("work", KafkaCode.INVALID_REQUEST, ())
@@ -142,7 +142,7 @@ async def test_a_group_whose_coordinator_does_not_answer_delays_none_of_the_othe
     assert [each.group_id for each in answers] == names
 
 
-async def test_only_some_groups_of_a_request_are_asked_at_a_time(served: Served) -> None:
+async def test_the_number_of_groups_that_are_queried_at_a_time_is_limited(served: Served) -> None:
     names = [f"stuck{number}" for number in range(GROUPS_AT_A_TIME + 1)]
     served.client.send(
         Api.DESCRIBE_SHARE_GROUP_OFFSETS, 0, {"groups": [{"group_id": n, "topics": None} for n in names]}
@@ -156,7 +156,7 @@ async def test_only_some_groups_of_a_request_are_asked_at_a_time(served: Served)
     assert served.shares.begun == names
 
 
-async def test_version_0_has_no_lag_so_no_leader_is_asked(served: Served) -> None:
+async def test_version_0_which_has_no_lag_looks_up_no_log_ends(served: Served) -> None:
     served.shares.states, served.shares.ends = [at(5)], {0: 12}
     (group,) = await served.describe("work", version=0)
     assert group.topics[0].partitions[0].start_offset == 5

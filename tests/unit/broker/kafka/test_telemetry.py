@@ -20,7 +20,7 @@ async def ask(served: Served, api: Api, values: dict[str, Any]) -> Any:
         return await client.ask(api, 0, values)
 
 
-async def test_telemetry_is_not_offered(served: Served) -> None:
+async def test_api_versions_does_not_list_the_telemetry_requests(served: Served) -> None:
     async with RawClient(served.port) as client:
         software = {"client_software_name": "n", "client_software_version": "1"}
         listed = {each.api_key for each in (await client.ask(Api.API_VERSIONS, 4, software)).api_keys}
@@ -28,7 +28,7 @@ async def test_telemetry_is_not_offered(served: Served) -> None:
     assert not listed & {Api.GET_TELEMETRY_SUBSCRIPTIONS, Api.PUSH_TELEMETRY}
 
 
-async def test_a_client_that_asks_subscribes_to_nothing(served: Served) -> None:
+async def test_a_telemetry_subscription_requests_no_metrics(served: Served) -> None:
     first = await ask(served, Api.GET_TELEMETRY_SUBSCRIPTIONS, {"client_instance_id": ID})
     again = await ask(served, Api.GET_TELEMETRY_SUBSCRIPTIONS, {"client_instance_id": ID})
     assert (int(first.error_code), first.client_instance_id, first.requested_metrics) == (0, ID, ())
@@ -48,7 +48,9 @@ async def test_a_client_that_asks_subscribes_to_nothing(served: Served) -> None:
         ({"metrics": bytes((1 << 20) + 1)}, KafkaCode.TELEMETRY_TOO_LARGE),
     ],
 )
-async def test_pushed_metrics_are_checked(served: Served, changes: dict[str, Any], code: KafkaCode) -> None:
+async def test_pushed_metrics_are_accepted_only_in_a_valid_request(
+    served: Served, changes: dict[str, Any], code: KafkaCode
+) -> None:
     subscription = await ask(served, Api.GET_TELEMETRY_SUBSCRIPTIONS, {"client_instance_id": ID})
     pushed = {"client_instance_id": ID, "subscription_id": subscription.subscription_id, "metrics": b"m", **changes}
     response = await ask(served, Api.PUSH_TELEMETRY, pushed)

@@ -36,7 +36,9 @@ class Transactions(NoTransactions):
     def __init__(self, replicas: FakeReplicas) -> None:
         self.replicas = replicas
         self.asked: list[TransactionRequest] = []
-        self.held: list[asyncio.Future[Any]] | None = None  # a list collects the calls, which then get no answer
+        self.held: list[asyncio.Future[Any]] | None = (
+            None  # if it is a list, it collects the calls, which then get no answer
+        )
         self.stuck = asyncio.Event()  # a marker for the topic "stuck" waits for it
         self.marked: list[tuple[str, int]] = []
         self.committed: Any = KafkaCode.NOT_COORDINATOR  # the answer to a commit of offsets
@@ -89,8 +91,8 @@ async def bench() -> AsyncIterator[Bench]:
         yield Bench(client, groups, coordinator)
 
 
-async def test_the_first_offsets_of_a_transaction_create_their_topic(bench: Bench) -> None:
-    """A producer may commit offsets for a group that has no consumer, and so has not looked for its coordinator."""
+async def test_add_offsets_to_txn_creates_the_offsets_topic(bench: Bench) -> None:
+    """A producer may commit offsets for a group without consumers, whose coordinator nobody has looked up yet."""
     assert await bench.add_offsets() is KafkaCode.NONE
     assert bench.groups.prepared == 1
     (added,) = bench.coordinator.asked
@@ -100,12 +102,12 @@ async def test_the_first_offsets_of_a_transaction_create_their_topic(bench: Benc
     assert bench.groups.prepared == 1
 
 
-async def test_offsets_are_not_added_while_their_topic_cannot_be_created(bench: Bench) -> None:
+async def test_add_offsets_to_txn_fails_while_the_offsets_topic_cannot_be_created(bench: Bench) -> None:
     bench.groups.problem = "too few brokers"
     assert await bench.add_offsets() is KafkaCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_offsets_of_a_lost_connection_are_not_added_after_the_creation_of_their_topic(bench: Bench) -> None:
+async def test_a_lost_connection_cancels_the_addition_of_its_offsets(bench: Bench) -> None:
     held = bench.coordinator.held = []
     bench.client.send(Api.ADD_OFFSETS_TO_TXN, 3, ADD)
     async with asyncio.timeout(10):
@@ -117,7 +119,7 @@ async def test_offsets_of_a_lost_connection_are_not_added_after_the_creation_of_
 
 
 @pytest.mark.parametrize("version", range(HANDLERS[Api.TXN_OFFSET_COMMIT].offered + 1))
-async def test_producers_that_fail_while_a_coordinator_loads_look_for_it_again(bench: Bench, version: int) -> None:
+async def test_old_txn_offset_commits_report_a_loading_coordinator_as_not_available(bench: Bench, version: int) -> None:
     """COORDINATOR_LOAD_IN_PROGRESS is fatal for producers before 2.1, which use the versions 0 and 1 (KAFKA-7296)."""
     expected = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS if version >= 2 else KafkaCode.COORDINATOR_NOT_AVAILABLE
     loading = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -132,7 +134,7 @@ async def test_producers_that_fail_while_a_coordinator_loads_look_for_it_again(b
         assert found == [expected, expected if whole else KafkaCode.NONE]
 
 
-async def test_a_marker_that_is_not_committed_delays_none_of_the_others(bench: Bench) -> None:
+async def test_an_uncommitted_transaction_marker_does_not_delay_other_markers(bench: Bench) -> None:
     topics = [{"name": name, "partition_indexes": [0, 1]} for name in ("stuck", "t")]
     marker = {"producer_epoch": 1, "transaction_result": True, "coordinator_epoch": 3}
     markers = [{**marker, "producer_id": 7, "topics": topics}, {**marker, "producer_id": 8, "topics": topics[1:]}]
@@ -151,7 +153,7 @@ async def test_a_marker_that_is_not_committed_delays_none_of_the_others(bench: B
     assert found == [(7, "stuck", [(0, 7), (1, 7)]), (7, "t", [(0, 0), (1, 0)]), (8, "t", [(0, 47), (1, 47)])]
 
 
-async def test_many_markers_that_are_not_committed_delay_none_of_the_others(bench: Bench) -> None:
+async def test_many_uncommitted_transaction_markers_do_not_delay_other_markers(bench: Bench) -> None:
     topics = [{"name": "stuck", "partition_indexes": list(range(250))}, {"name": "t", "partition_indexes": [0]}]
     marker = {"producer_id": 7, "producer_epoch": 1, "transaction_result": True, "coordinator_epoch": 3}
     bench.client.send(Api.WRITE_TXN_MARKERS, 1, {"markers": [{**marker, "topics": topics}]})
@@ -196,10 +198,10 @@ def addition(number: int) -> dict[str, Any]:
     ],
     ids=lambda each: each.name if isinstance(each, Api) else "",
 )
-async def test_the_calls_of_a_request_count_as_much_as_the_request(
+async def test_the_sizes_of_the_calls_of_a_request_add_up_to_the_size_of_the_request(
     api: Api, version: int, values: dict[str, Any], calls: int
 ) -> None:
-    """A broker refuses calls if too many bytes wait, so 2,000 calls must not count 2,000 times the whole request."""
+    """A broker refuses calls if too many bytes wait, so each of 2,000 calls must not count as much as the request."""
     sizes = Sizes()
     async with (
         listening(FakeReplicas(), groups=sizes, transactions=sizes) as server,
@@ -222,7 +224,7 @@ async def test_the_calls_of_a_request_count_as_much_as_the_request(
     ],
     ids=lambda each: each.name if isinstance(each, Api) else "",
 )
-async def test_a_request_without_any_calls_is_answered(
+async def test_a_request_that_causes_no_coordinator_calls_is_answered(
     served: Served, api: Api, version: int, values: dict[str, Any]
 ) -> None:
     """This broker coordinates nothing, or the request names nothing."""
