@@ -35,7 +35,7 @@ MUTANTS = (
         ACTIVE,
         "lambda image, again: forget_topics(image, due)).more:",
         "lambda image, again: forget_topics(image, due)) is None:",
-        (f"{BACKGROUND_TESTS}::test_all_names_that_are_due_are_forgotten_at_once",),
+        (f"{BACKGROUND_TESTS}::test_all_names_of_deleted_topics_that_are_due_are_removed_together",),
     ),
     Mutant(
         "a codec whose library is missing is accepted for a new topic",
@@ -84,7 +84,7 @@ MUTANTS = (
         BALANCE,
         "if any(before.cluster_config(key) != after.cluster_config(key) for key in (ENABLE, INTERVAL_MS)):",
         "if after is not before:",
-        (f"{BALANCE_TESTS}::test_changes_of_other_configs_do_not_delay_the_balance",),
+        (f"{BALANCE_TESTS}::test_changes_of_other_configs_do_not_delay_leader_balancing",),
     ),
     Mutant(
         "no election follows a config that permits unclean ones",
@@ -113,7 +113,7 @@ MUTANTS = (
         ACTIVE,
         "if not appended:\n                    await self._node.confirm_read(int(timeout_ms))",
         "if appended:\n                    await self._node.confirm_read(int(timeout_ms))",
-        (f"{ACTIVE_TESTS}::test_an_unconfirmed_leader_serves_nothing",),
+        (f"{ACTIVE_TESTS}::test_an_unconfirmed_leader_serves_no_requests",),
     ),
     Mutant(
         "a controller that was stalled fences all brokers",
@@ -128,7 +128,7 @@ MUTANTS = (
         "return max(session.last_contact, self._resumed_at()) + self._timeout",
         "return session.last_contact + self._timeout",
         (
-            f"{BACKGROUND_TESTS}::test_a_pause_without_heartbeats_gives_every_broker_a_full_session",
+            f"{BACKGROUND_TESTS}::test_every_broker_gets_a_full_session_after_a_pause_of_the_controller",
             "tests/simulation/test_outage.py::test_no_broker_is_fenced_after_an_outage",
         ),
     ),
@@ -151,7 +151,7 @@ MUTANTS = (
         FENCING,
         "if self.sessions.get(broker_id) is session and session.last_contact == heard_at:",
         "if self.sessions.get(broker_id) is session:",
-        (f"{REFUSAL_TESTS}::test_a_heartbeat_after_the_evidence_prevents_the_fencing",),
+        (f"{REFUSAL_TESTS}::test_a_heartbeat_after_the_refused_connections_prevents_the_fencing",),
     ),
     Mutant(
         "a heartbeat during the last round is overlooked",
@@ -165,21 +165,21 @@ MUTANTS = (
         FENCING,
         "self._gone[broker_id] = (session, heard_at)",
         "self._gone[broker_id] = (session, session.last_contact)",
-        (f"{REFUSAL_TESTS}::test_evidence_before_the_last_heartbeat_fences_no_broker",),
+        (f"{REFUSAL_TESTS}::test_refused_connections_before_the_last_heartbeat_fence_no_broker",),
     ),
     Mutant(
         "a timeout is treated as a refusal",
         REFUSALS,
         "if answer is not Answer.REFUSED:",
         "if answer is Answer.ACCEPTED:",
-        (f"{REFUSAL_TESTS}::test_an_address_that_hangs_is_no_evidence",),
+        (f"{REFUSAL_TESTS}::test_a_broker_with_an_address_that_hangs_is_not_fenced_early",),
     ),
     Mutant(
         "refusals with something else between them add up",
         REFUSALS,
         "                refused = 0\n",
         "",
-        (f"{REFUSAL_TESTS}::test_the_rounds_restart_after_any_other_result",),
+        (f"{REFUSAL_TESTS}::test_the_count_of_refused_rounds_restarts_after_any_other_result",),
     ),
     Mutant(
         "an address counts that has never accepted",
@@ -200,7 +200,7 @@ MUTANTS = (
         REFUSALS,
         "background.on_stop(self._stop)",
         "pass",
-        (f"{REFUSAL_TESTS}::test_no_broker_is_examined_after_the_leadership",),
+        (f"{REFUSAL_TESTS}::test_no_broker_is_examined_after_the_leadership_has_ended",),
     ),
     Mutant(
         "a client sends a change to a node that hangs",
@@ -228,6 +228,6 @@ MUTANTS = (
         "metadata/controller/convert.py",
         'codec.uuid_from(each, "topic id") for each in request.early_topic_ids',
         "UUID(bytes=each.ljust(16)) for each in request.early_topic_ids",
-        ("tests/unit/metadata/controller/test_service.py::test_malformed_requests_are_refused_by_name",),
+        ("tests/unit/metadata/controller/test_service.py::test_malformed_requests_are_refused_with_an_error_code",),
     ),
 )

@@ -1,4 +1,4 @@
-"""The refusals of the codec, and the places that they name."""
+"""Batches that the codec refuses, and the offsets that its errors name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_unset_oneof_is_refused_at_its_offset() -> None:
     refused(payload_of(good(), pb.Record()), "offset 101", "kind is unknown")
 
 
-def test_a_higher_version_and_a_missing_one_are_refused() -> None:
+def test_a_batch_with_a_higher_or_a_missing_version_is_refused() -> None:
     refused(payload_of(good(), version=2), "offset 100", "version 2")
     refused(payload_of(good(), version=0), "version 0")
 
@@ -119,23 +119,23 @@ def test_unknown_fields_are_refused_at_every_depth() -> None:
         (pb.Record(register_broker=pb.RegisterBroker(incarnation_id=b"")), "feature range"),
     ],
 )
-def test_impossible_values_are_refused_by_name_and_offset(record: pb.Record, word: str) -> None:
+def test_invalid_values_are_refused_with_their_field_and_offset(record: pb.Record, word: str) -> None:
     refused(payload_of(good(), record), "offset 101", word)
 
 
-def test_bad_text_is_refused() -> None:
+def test_text_that_is_not_utf_8_is_refused() -> None:
     payload = bytearray(payload_of(good()))
     payload[payload.index(b"flights")] = 0xFF
     refused(bytes(payload), "offset 100")
 
 
-def test_an_empty_isr_is_not_an_absent_one() -> None:
+def test_an_empty_isr_is_distinguished_from_an_absent_isr() -> None:
     empty = PartitionChange(TOPIC, 0, Reason.NEW_INCARNATION, 5, 6, isr=(), elr=())
     absent = PartitionChange(TOPIC, 0, Reason.NEW_INCARNATION, 5, 6)
     assert decode(encode([empty, absent])) == [empty, absent]
 
 
-def test_equal_ids_become_one_object() -> None:
+def test_equal_topic_ids_in_a_batch_become_one_object() -> None:
     first, second = decode(encode([Topic(TOPIC, "a"), PartitionChange(TOPIC, 0, Reason.ISR_SHRINK, -1, 1, isr=(1,))]))
     assert isinstance(first, Topic)
     assert isinstance(second, PartitionChange)
@@ -159,5 +159,5 @@ def test_a_uuid_from_a_peer_is_checked() -> None:
         uuid_from(b"abc", "topic id")
 
 
-def test_no_op_takes_an_offset_and_changes_nothing() -> None:
+def test_no_op_records_are_decoded_as_they_were_encoded() -> None:
     assert decode(encode([NoOp(), NoOp()])) == [NoOp(), NoOp()]

@@ -263,7 +263,7 @@ def test_k41_heartbeats_are_answered_while_a_large_change_is_applied() -> None:
 
 
 def test_k15021_a_smaller_isr_does_not_raise_the_leader_epoch() -> None:
-    """Neither a request of the leader nor the shutdown of a follower interrupts fetches and writes under way."""
+    """A request of the leader or the shutdown of a follower must not interrupt current fetches and writes."""
     cluster = Cluster()
     cluster.start(1, 2, 3)
     topic_id = cluster.create("t", (1, 2, 3))

@@ -115,7 +115,7 @@ def test_a_loaded_image_continues_with_the_log() -> None:
     assert back.apply(back.end_offset, records, 5).digest() == image.apply(image.end_offset, records, 5).digest()
 
 
-def test_masks_match_the_partitions() -> None:
+def test_the_masks_of_a_loaded_image_match_its_partitions() -> None:
     image = load(written(example(4, 40)))
     healed = image.apply(
         image.end_offset, [PartitionChange(topic_id(0), 1, Reason.ISR_EXPAND, 1, 2, isr=(1, 2, 3), elr=(), leader=1)]
@@ -126,7 +126,7 @@ def test_masks_match_the_partitions() -> None:
     check_invariants(msgspec.structs.replace(healed, brokers=fenced.finish()))
 
 
-def test_the_bytes_are_the_same_in_every_process() -> None:
+def test_the_bytes_of_a_snapshot_are_the_same_in_every_process() -> None:
     script = (
         "import hashlib, sys; from tests.unit.metadata.test_snapshot import *;"
         "print(hashlib.sha256(b'|'.join(written(example(50, 20)))).hexdigest())"
@@ -141,7 +141,7 @@ def test_the_bytes_are_the_same_in_every_process() -> None:
     assert len(results) == 1
 
 
-def test_a_chunk_missing_or_twice_or_out_of_order_is_refused() -> None:
+def test_a_missing_repeated_or_reordered_chunk_is_refused() -> None:
     pieces = written(example(3, 3000))
     assert len(pieces) >= 7
     for number in range(len(pieces)):

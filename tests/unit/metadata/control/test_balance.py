@@ -1,4 +1,4 @@
-"""Requested elections, and the automatic return of leaderships to preferred replicas."""
+"""Elections on request, and the automatic return of leadership to preferred replicas."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_preferred_replica_that_is_fenced_or_not_in_sync_is_not_elected() -> N
     assert ask(case, Policy.PREFERRED, ("t", 0)) == [("PREFERRED_LEADER_NOT_AVAILABLE", 2)]
 
 
-def test_an_unclean_election_is_for_partitions_without_a_leader() -> None:
+def test_an_unclean_election_is_made_only_in_partitions_without_a_leader() -> None:
     case = Case()
     assert ask(case, Policy.UNCLEAN, ("t", 0)) == [("ELECTION_NOT_NEEDED", 1)]
     case.cluster.fence(3, 2, 1)
@@ -85,7 +85,7 @@ def test_an_unclean_election_is_for_partitions_without_a_leader() -> None:
 
 
 @pytest.mark.parametrize("policy", [Policy.PREFERRED, Policy.UNCLEAN])
-def test_missing_and_repeated_partitions_are_refused(policy: Policy) -> None:
+def test_elections_in_missing_or_repeated_partitions_are_refused(policy: Policy) -> None:
     case = Case()
     named = [("t", 0), ("t", 0), ("t", 1), ("t", -1), ("t", 2**31 - 1), ("", 0), ("nobody\n" * 100, 0)]
     words = ask(case, policy, *named)
@@ -193,7 +193,7 @@ def test_leaderships_return_automatically_after_the_interval() -> None:
 
 
 @pytest.mark.parametrize(("enabled", "found"), [("true", 1), ("false", 2)])
-def test_the_balance_is_a_config_as_is_its_interval(enabled: str, found: int) -> None:
+def test_configs_turn_leader_balancing_on_and_off_and_set_its_interval(enabled: str, found: int) -> None:
     async def test() -> None:
         configs = (("auto.leader.rebalance.enable", enabled), ("leader.rebalance.interval.ms", "5000"))
         plane = await unbalanced(*configs)
@@ -204,7 +204,7 @@ def test_the_balance_is_a_config_as_is_its_interval(enabled: str, found: int) ->
     run(test())
 
 
-def test_changes_of_other_configs_do_not_delay_the_balance() -> None:
+def test_changes_of_other_configs_do_not_delay_leader_balancing() -> None:
     async def test() -> None:
         plane = await unbalanced()
         for number in range(6):
@@ -219,7 +219,7 @@ def test_changes_of_other_configs_do_not_delay_the_balance() -> None:
     run(test())
 
 
-def test_a_former_controller_balances_nothing() -> None:
+def test_a_former_controller_makes_no_elections() -> None:
     async def test() -> None:
         plane = await unbalanced(("leader.rebalance.interval.ms", "1000"))
         plane.node.lose(2, "there:1")
@@ -231,7 +231,7 @@ def test_a_former_controller_balances_nothing() -> None:
     run(test())
 
 
-def test_elections_are_requested_at_the_service() -> None:
+def test_the_service_makes_requested_elections_and_refuses_invalid_requests() -> None:
     async def test() -> None:
         plane = await unbalanced()
         one = [pb.TopicPartition(topic="t", index=0)]

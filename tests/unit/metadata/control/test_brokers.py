@@ -47,7 +47,7 @@ def fence_all(cluster: Cluster, broker_id: int) -> None:
 # Registration
 
 
-def test_a_broker_starts_fenced_and_its_epoch_is_its_records_offset() -> None:
+def test_a_broker_starts_fenced_and_its_epoch_is_the_offset_of_its_record() -> None:
     cluster = Cluster()
     cluster.start(7)
     end = cluster.image.end_offset
@@ -65,7 +65,7 @@ def test_a_retried_registration_changes_nothing(cluster: Cluster) -> None:
     assert cluster.image.end_offset == end
 
 
-def test_the_same_incarnation_may_move_and_keeps_its_epoch(cluster: Cluster) -> None:
+def test_the_same_incarnation_may_change_its_endpoints_and_keeps_its_epoch(cluster: Cluster) -> None:
     epoch = cluster.epoch(1)
     answer = cluster.register(1, endpoints=(Endpoint("PLAINTEXT", "elsewhere", 1),), session_live=True)
     assert answer.broker_epoch == epoch == cluster.epoch(1)
@@ -78,7 +78,7 @@ def test_the_same_incarnation_may_not_change_its_directories(cluster: Cluster) -
     assert answer.outcome.error is ApiError.INVALID_REGISTRATION
 
 
-def test_a_broker_id_with_a_live_session_is_refused(cluster: Cluster) -> None:
+def test_a_registration_with_other_directories_is_refused_while_the_session_is_live(cluster: Cluster) -> None:
     end = cluster.image.end_offset
     answer = cluster.register(1, 1, directory_ids=(directory(1, 9),), session_live=True)
     assert answer.outcome.error is ApiError.DUPLICATE_BROKER_REGISTRATION
@@ -87,7 +87,7 @@ def test_a_broker_id_with_a_live_session_is_refused(cluster: Cluster) -> None:
 
 
 def test_a_broker_that_recovers_its_logs_keeps_its_id(cluster: Cluster) -> None:
-    """The broker is fenced, but another broker with its id would cost the partition its only replica in sync."""
+    """The broker is fenced, but if another broker took its id, the partition would lose its only in-sync replica."""
     topic = cluster.create("t", (1,))
     cluster.register(1, 1)
     assert cluster.image.brokers[1].fenced
@@ -108,17 +108,17 @@ def test_a_broker_that_begins_to_stop_keeps_its_id(cluster: Cluster) -> None:
     assert answer.outcome.error is ApiError.DUPLICATE_BROKER_REGISTRATION
 
 
-def test_a_broker_that_has_stopped_may_return_with_other_directories_at_once(cluster: Cluster) -> None:
+def test_a_broker_that_has_stopped_may_register_with_other_directories_immediately(cluster: Cluster) -> None:
     while not cluster.image.brokers[1].fenced:
         cluster.beat(1, want_shutdown=True)
     assert cluster.register(1, 1, directory_ids=(directory(1, 9),), session_live=True).outcome.ok
 
 
-def test_another_directory_is_accepted_once_the_session_is_over(cluster: Cluster) -> None:
+def test_a_registration_with_another_directory_is_accepted_once_the_session_has_ended(cluster: Cluster) -> None:
     assert cluster.register(1, 1, directory_ids=(directory(1, 9),), session_live=False).outcome.ok
 
 
-def test_a_restart_brings_its_directory_and_is_accepted_at_once(cluster: Cluster) -> None:
+def test_a_restart_with_the_same_directory_is_accepted_immediately(cluster: Cluster) -> None:
     old = cluster.epoch(1)
     answer = cluster.register(1, 1, session_live=True)
     assert answer.outcome.ok
@@ -159,7 +159,7 @@ def test_a_new_incarnation_leads_in_epochs_above_its_broker_epoch(cluster: Clust
     assert partition.partition_epoch == 2
 
 
-def test_a_replica_on_a_missing_directory_leaves_the_isr_even_as_the_last(cluster: Cluster) -> None:
+def test_a_replica_on_a_missing_directory_leaves_the_isr_even_as_its_last_member(cluster: Cluster) -> None:
     alone = cluster.create("alone", (1,))
     kept = cluster.create("kept", (1, 2))
     cluster.register(1, 1, directory_ids=(directory(1, 9),))
@@ -170,7 +170,7 @@ def test_a_replica_on_a_missing_directory_leaves_the_isr_even_as_the_last(cluste
     check_invariants(cluster.image)
 
 
-def test_a_replica_without_a_reported_directory_is_lost_with_any_of_them() -> None:
+def test_a_replica_without_a_reported_directory_is_lost_if_any_directory_of_its_broker_is_lost() -> None:
     """The replica may have been in the lost directory, with acknowledged records."""
     cluster = Cluster()
     cluster.start(1, 2)
@@ -204,7 +204,7 @@ def test_only_an_unclean_stop_with_cached_writes_empties_the_isr(
 
 
 @pytest.mark.parametrize(("clean", "stays"), [(False, False), (True, True)])
-def test_a_topic_that_had_write_caching_at_an_unclean_stop_counts_as_well(
+def test_an_unclean_stop_empties_the_isr_of_a_topic_that_had_write_caching_at_that_time(
     cluster: Cluster, clean: bool, stays: bool
 ) -> None:
     """write.caching was switched off while the broker was down."""
@@ -217,7 +217,7 @@ def test_a_topic_that_had_write_caching_at_an_unclean_stop_counts_as_well(
     assert cluster.partition(other).isr == (1,)
 
 
-def test_a_topic_that_had_write_caching_is_known_by_its_first_id(cluster: Cluster) -> None:
+def test_a_topic_that_had_write_caching_is_identified_by_its_first_topic_id(cluster: Cluster) -> None:
     """The names of the folders keep this id when the topic gets another one."""
     topic = cluster.create("t", (1, 2), (1, 2))
     origin = cluster.image.topics[topic].origin
@@ -230,7 +230,7 @@ def test_a_topic_that_had_write_caching_is_known_by_its_first_id(cluster: Cluste
     assert cluster.partition(renewed.topic_id).isr == ()
 
 
-def test_processes_that_end_before_they_learn_their_epoch_keep_the_clean_stop(cluster: Cluster) -> None:
+def test_processes_that_ended_before_they_learned_their_epoch_do_not_make_a_stop_unclean(cluster: Cluster) -> None:
     """The mark of the clean stop is still on the disk, so these processes have written nothing."""
     topic = cluster.create("t", (1, 2), configs=(("write.caching", "true"),))
     fence_all(cluster, 2)
@@ -239,10 +239,10 @@ def test_processes_that_end_before_they_learn_their_epoch_keep_the_clean_stop(cl
         assert cluster.register(1, number, previous_broker_epoch=epoch).outcome.ok
         assert cluster.partition(topic).isr == (1,)
     cluster.register(1, 4, previous_broker_epoch=epoch - 1)
-    assert cluster.partition(topic).isr == (), "the mark of an earlier stop"
+    assert cluster.partition(topic).isr == (), "this is the mark of an earlier stop"
 
 
-def test_a_mark_from_before_the_last_leadership_is_not_clean(cluster: Cluster) -> None:
+def test_the_mark_of_a_clean_stop_before_the_last_leadership_is_ignored(cluster: Cluster) -> None:
     """A directory that was restored from a backup has the mark of the clean stop before the backup."""
     topic = cluster.create("t", (1, 2), configs=(("write.caching", "true"),))
     fence_all(cluster, 2)
@@ -268,19 +268,19 @@ def test_a_late_registration_of_an_earlier_process_is_refused(cluster: Cluster) 
     assert (cluster.epoch(1), cluster.image.end_offset) == (epoch, end)
 
 
-def test_a_directory_from_a_backup_registers_after_the_session(cluster: Cluster) -> None:
+def test_a_broker_with_a_directory_from_a_backup_may_register_once_the_session_has_ended(cluster: Cluster) -> None:
     cluster.register(1, incarnation_id=numbered(2))
     assert cluster.register(1, incarnation_id=numbered(1)).outcome.ok
 
 
 @pytest.mark.parametrize("later", [numbered(3), UUID(int=1 << 80, version=4), UUID(int=1 << 80)])
-def test_a_later_process_registers_at_once(cluster: Cluster, later: UUID) -> None:
+def test_a_later_process_of_a_broker_registers_immediately(cluster: Cluster, later: UUID) -> None:
     """This also applies to a process of a release that does not number its starts."""
     cluster.register(1, incarnation_id=numbered(2))
     assert cluster.register(1, incarnation_id=later, session_live=True).outcome.ok
 
 
-def test_a_sole_replica_stays_after_an_unclean_stop(cluster: Cluster) -> None:
+def test_a_sole_replica_may_lead_again_after_an_unclean_stop(cluster: Cluster) -> None:
     topic = cluster.create("t", (1,), configs=(("write.caching", "true"),))
     cluster.register(1, 1)
     cluster.beat(1)
@@ -299,7 +299,7 @@ def test_a_sole_replica_stays_after_an_unclean_stop(cluster: Cluster) -> None:
         ({"directory_ids": (directory(2),)}, "registered by broker 2"),
     ],
 )
-def test_impossible_registrations_are_refused(cluster: Cluster, changes: dict[str, Any], word: str) -> None:
+def test_invalid_registrations_are_refused(cluster: Cluster, changes: dict[str, Any], word: str) -> None:
     request = registration(**{"broker_id": 9, **changes})
     decision = register(cluster.image, request, session_live=False)
     assert decision.reply.outcome.error is ApiError.INVALID_REGISTRATION
@@ -307,7 +307,7 @@ def test_impossible_registrations_are_refused(cluster: Cluster, changes: dict[st
     assert decision.records == ()
 
 
-def test_a_release_that_does_not_know_the_clusters_level_is_refused(cluster: Cluster) -> None:
+def test_a_broker_that_does_not_support_the_level_of_metadata_version_is_refused(cluster: Cluster) -> None:
     cluster.apply([Feature("metadata.version", 3)])
     decision = register(cluster.image, registration(9, feature_min=1, feature_max=2), session_live=False)
     assert decision.reply.outcome.error is ApiError.UNSUPPORTED_VERSION
@@ -316,7 +316,7 @@ def test_a_release_that_does_not_know_the_clusters_level_is_refused(cluster: Clu
 # Heartbeats
 
 
-def test_an_unknown_broker_an_old_and_a_future_epoch_are_refused(cluster: Cluster) -> None:
+def test_heartbeats_of_an_unknown_broker_or_with_an_old_or_future_epoch_are_refused(cluster: Cluster) -> None:
     assert cluster.beat(9).outcome.error is ApiError.BROKER_ID_NOT_REGISTERED
     old = cluster.epoch(1)
     cluster.register(1, 1)
@@ -335,7 +335,7 @@ def test_a_broker_is_unfenced_once_it_has_applied_its_registration() -> None:
     assert cluster.log[-1] == BrokerChange(1, epoch, fenced=False)
 
 
-def test_a_broker_that_wants_to_stay_fenced_does() -> None:
+def test_a_broker_is_fenced_while_its_heartbeats_request_fencing() -> None:
     cluster = Cluster()
     cluster.register(1)
     assert cluster.beat(1, want_fence=True).fenced
@@ -356,7 +356,7 @@ def test_a_fenced_broker_is_unfenced_only_once_it_has_applied_its_fencing(cluste
     assert not cluster.beat(1).fenced
 
 
-def test_unfencing_elects_the_broker_where_only_it_can_lead(cluster: Cluster) -> None:
+def test_an_unfenced_broker_is_elected_in_partitions_that_only_it_can_lead(cluster: Cluster) -> None:
     alone = cluster.create("alone", (1,), (1,))
     other = cluster.create("other", (2,))
     fence_all(cluster, 1)
@@ -371,7 +371,7 @@ def test_unfencing_elects_the_broker_where_only_it_can_lead(cluster: Cluster) ->
     check_invariants(cluster.image)
 
 
-def test_more_elections_than_a_batch_holds_are_all_made() -> None:
+def test_an_unfenced_broker_is_elected_in_more_partitions_than_a_batch_holds() -> None:
     cluster = Cluster()
     cluster.start(1)
     for name in ("a", "b", "c"):
@@ -399,7 +399,7 @@ def test_fencing_moves_leaders_to_the_isr_in_replica_order(cluster: Cluster) -> 
     check_invariants(cluster.image)
 
 
-def test_every_change_names_the_change_before_it(cluster: Cluster) -> None:
+def test_every_partition_change_names_the_offset_of_the_previous_change(cluster: Cluster) -> None:
     topic = cluster.create("t", (1, 2, 3))
     created = cluster.partition(topic).created
     fence_all(cluster, 1)
@@ -431,7 +431,7 @@ def test_a_leader_is_elected_uncleanly_only_where_the_topic_allows_it(cluster: C
     assert change.reason is Reason.UNCLEAN_ELECTION
 
 
-def test_a_large_failure_takes_several_batches_and_fences_last() -> None:
+def test_fencing_a_broker_with_many_leaderships_takes_several_batches_and_fences_it_last() -> None:
     cluster = Cluster()
     cluster.start(1, 2)
     for name in ("a", "b", "c"):
@@ -464,7 +464,7 @@ def test_the_fencing_and_its_changes_share_a_batch_as_long_as_they_fit(count: in
     assert cluster.image.leader_count(2) == count
 
 
-def test_an_activated_controller_finishes_the_work_of_its_predecessor(cluster: Cluster) -> None:
+def test_an_activated_controller_elects_the_leaders_that_its_predecessor_did_not_elect(cluster: Cluster) -> None:
     topic = cluster.create("t", (1,))
     fence_all(cluster, 1)
     cluster.apply([BrokerChange(1, cluster.epoch(1), fenced=False)])  # then the controller failed, before the elections
@@ -477,7 +477,7 @@ def test_an_activated_controller_finishes_the_work_of_its_predecessor(cluster: C
 # Controlled shutdown
 
 
-def test_a_controlled_shutdown_moves_leaders_leaves_isrs_and_waits_for_the_others(cluster: Cluster) -> None:
+def test_a_controlled_shutdown_moves_leaders_leaves_isrs_and_waits_for_the_other_brokers(cluster: Cluster) -> None:
     topics = [cluster.create(f"t{at}", row) for at, row in enumerate([(1, 2, 3), (2, 1), (1,)])]
     before = cluster.image.end_offset
     first = cluster.beat(1, want_shutdown=True, others_applied=before)
@@ -539,7 +539,7 @@ def test_only_replicas_on_the_failed_directory_leave_the_isr() -> None:
     check_invariants(cluster.image)
 
 
-def test_an_unknown_directory_is_refused(cluster: Cluster) -> None:
+def test_a_heartbeat_that_reports_an_unknown_directory_as_failed_is_refused(cluster: Cluster) -> None:
     assert cluster.beat(1, directories_offline=(directory(2),)).outcome.error is ApiError.INVALID_REQUEST
 
 
@@ -568,7 +568,7 @@ def test_only_registered_brokers_get_producer_ids(cluster: Cluster) -> None:
     assert allocate_producer_ids(cluster.image, 1, old).reply.outcome.error is ApiError.STALE_BROKER_EPOCH
 
 
-def test_producer_ids_can_run_out() -> None:
+def test_producer_ids_are_refused_once_they_have_run_out() -> None:
     cluster = Cluster()
     cluster.start(1)
     cluster.image = msgspec.structs.replace(cluster.image, next_producer_id=2**63 - 1000)

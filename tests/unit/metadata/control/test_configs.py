@@ -1,4 +1,4 @@
-"""Configs as records: the values of each resource, refusals, and other changes that follow."""
+"""Configs as records: the values of each resource, refusals, and changes that follow from a config."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def look(cluster: Cluster, resource: Resource) -> dict[str, Described]:
     return {each.key: each for each in found}
 
 
-def test_a_config_has_a_value_and_a_source(cluster: Cluster) -> None:
+def test_a_described_config_has_its_effective_value_and_its_source(cluster: Cluster) -> None:
     key = "retention.ms"
     assert (look(cluster, TOPIC)[key].value, look(cluster, TOPIC)[key].source) == ("604800000", "default")
     alter(cluster, Changes(CLUSTER, ((key, "5000"),)))
@@ -71,7 +71,7 @@ def test_a_config_that_is_already_set_changes_nothing(cluster: Cluster) -> None:
     assert cluster.image is before
 
 
-def test_a_check_changes_nothing(cluster: Cluster) -> None:
+def test_validate_only_changes_no_config(cluster: Cluster) -> None:
     before = cluster.image
     [answer] = alter(cluster, Changes(TOPIC, (("retention.ms", "1"),)), validate_only=True)
     assert (answer.outcome.ok, answer.changed) == (True, False)
@@ -113,7 +113,7 @@ def test_a_check_changes_nothing(cluster: Cluster) -> None:
         (TOPIC, tuple([(f"key{number}", "1") for number in range(10_001)]), "POLICY_VIOLATION"),
     ],
 )
-def test_configs_are_refused_by_name(
+def test_invalid_config_changes_are_refused_with_an_error_code(
     cluster: Cluster, resource: Resource, values: tuple[tuple[str, str | None], ...], code: str
 ) -> None:
     assert word(cluster, resource, *values) == code
@@ -154,7 +154,7 @@ def test_a_rate_limits_the_moves_between_the_directories_of_a_broker(cluster: Cl
     assert cluster.image.move_rate(1) == -1
 
 
-def test_the_nearest_key_is_named(cluster: Cluster) -> None:
+def test_the_refusal_of_an_unknown_key_suggests_the_most_similar_key(cluster: Cluster) -> None:
     [answer] = alter(cluster, Changes(TOPIC, (("retention_ms", "1"),)))
     assert "did you mean retention.ms?" in answer.outcome.message
     [answer] = alter(cluster, Changes(BROKER, (("qqqqq", "1"),)))
@@ -172,13 +172,15 @@ def test_the_nearest_key_is_named(cluster: Cluster) -> None:
         ("local.retention", "retention.ms"),  # not local.retention.ms, which has no effect
     ],
 )
-def test_the_config_that_a_name_of_kafka_means_is_suggested(cluster: Cluster, name: str, near: str) -> None:
+def test_the_refusal_of_a_kafka_config_name_suggests_the_corresponding_config(
+    cluster: Cluster, name: str, near: str
+) -> None:
     for resource in (TOPIC, CLUSTER):
         (answer,) = alter(cluster, Changes(resource, ((name, "7"),)))
         assert answer.outcome.message.endswith(f"did you mean {near}?")
 
 
-def test_an_unknown_key_of_many_topics_is_compared_with_the_known_ones_once(
+def test_an_unknown_key_of_many_topics_is_compared_with_the_known_keys_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One request may name thousands of topics, and the controller does nothing else meanwhile."""
@@ -196,7 +198,7 @@ def test_an_unknown_key_of_many_topics_is_compared_with_the_known_ones_once(
     assert asked == ["compared.once"]
 
 
-def test_each_resource_has_its_own_result_and_none_may_repeat(cluster: Cluster) -> None:
+def test_each_resource_has_its_own_result_and_repeated_resources_are_refused(cluster: Cluster) -> None:
     good = Changes(CLUSTER, (("retention.ms", "9"),))
     answers = alter(cluster, Changes(TOPIC, (("segment.ms", "9"),)), good, Changes(TOPIC, (("retention.ms", "9"),)))
     assert [each.outcome.error for each in answers] == ["INVALID_REQUEST", "NONE", "INVALID_REQUEST"]
@@ -212,7 +214,7 @@ def test_replacing_all_configs_resets_the_others(cluster: Cluster) -> None:
     assert found[MIN_ISR].value == "2"  # as for a new topic of three replicas
 
 
-def test_the_default_of_min_isr_is_that_of_a_new_topic(cluster: Cluster) -> None:
+def test_removing_min_isr_restores_the_value_of_a_new_topic(cluster: Cluster) -> None:
     alter(cluster, Changes(TOPIC, ((MIN_ISR, "3"),)))
     alter(cluster, Changes(TOPIC, ((MIN_ISR, None),)))
     assert look(cluster, TOPIC)[MIN_ISR].value == "2"
@@ -221,7 +223,7 @@ def test_the_default_of_min_isr_is_that_of_a_new_topic(cluster: Cluster) -> None
     assert look(cluster, TOPIC)[MIN_ISR].value == "1"
 
 
-def test_counts_of_new_topics_are_configs(cluster: Cluster) -> None:
+def test_configs_set_the_partition_count_and_replication_factor_of_new_topics(cluster: Cluster) -> None:
     values = (("num.partitions", "4"), ("default.replication.factor", "2"))
     alter(cluster, Changes(CLUSTER, values))
     [created] = create_topics(cluster.image, [NewTopic("u")], cluster.new_id).reply
@@ -256,7 +258,10 @@ def test_another_min_isr_clears_the_eligible_leader_replicas(cluster: Cluster, v
     assert cluster.partition(cluster.image.topic_ids["t"]).elr == ()
     change = cluster.log[-1]
     assert isinstance(change, PartitionChange)
-    assert (change.reason, change.cause_offset) == (Reason.CONFIG_CHANGED, offset)  # its record is the first
+    assert (change.reason, change.cause_offset) == (
+        Reason.CONFIG_CHANGED,
+        offset,
+    )  # the cause is the record of min.insync.replicas, which comes first
     assert change.previous_offset < offset
 
 
@@ -277,13 +282,15 @@ def test_another_min_isr_keeps_the_eligible_leader_replicas_if_no_other_replica_
     check_invariants(cluster.image)
 
 
-def test_the_clusters_min_isr_concerns_topics_without_their_own(cluster: Cluster) -> None:
+def test_the_min_isr_of_the_cluster_does_not_affect_topics_with_their_own_value(cluster: Cluster) -> None:
     degraded(cluster)
     alter(cluster, Changes(CLUSTER, ((MIN_ISR, "3"),)))
     assert cluster.partition(cluster.image.topic_ids["t"]).elr == (2,)
 
 
-def test_more_partitions_than_a_batch_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_min_isr_clears_the_elr_of_more_partitions_than_a_batch_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = Cluster()
     cluster.start(1, 2)
     cluster.create("t", *[(1, 2)] * 7, configs=((MIN_ISR, "2"),))

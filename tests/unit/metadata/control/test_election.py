@@ -23,9 +23,9 @@ def partition(leader: int, isr: tuple[int, ...], elr: tuple[int, ...] = ()) -> P
 @pytest.mark.parametrize(
     ("leader", "isr", "alive", "policy", "elected"),
     [
-        (2, (1, 2, 3), {1, 2, 3}, Policy.OFFLINE, Elected(2, (1, 2, 3))),  # a leader that may stay stays
-        (2, (1, 2, 3), {1, 3}, Policy.OFFLINE, Elected(1, (1, 2, 3))),  # the first of the assignment
-        (2, (3, 2), {1, 3}, Policy.OFFLINE, Elected(3, (2, 3))),  # only from the ISR
+        (2, (1, 2, 3), {1, 2, 3}, Policy.OFFLINE, Elected(2, (1, 2, 3))),  # an eligible leader keeps the leadership
+        (2, (1, 2, 3), {1, 3}, Policy.OFFLINE, Elected(1, (1, 2, 3))),  # the first eligible replica of the assignment
+        (2, (3, 2), {1, 3}, Policy.OFFLINE, Elected(3, (2, 3))),  # a leader is elected only from the ISR
         (2, (2,), {1, 3}, Policy.OFFLINE, Elected(NOBODY, (2,))),
         (-1, (2,), {2}, Policy.OFFLINE, Elected(2, (2,))),
         (-1, (), {1, 2}, Policy.OFFLINE, Elected(NOBODY, ())),
@@ -47,7 +47,7 @@ def test_leaders_are_elected_from_the_isr(
     assert found == elected
 
 
-def test_replicas_that_are_being_added_do_not_raise_the_minimum() -> None:
+def test_replicas_that_are_being_added_do_not_raise_the_effective_min_isr() -> None:
     """With one settled replica, the effective minimum is 1, so a replica that leaves the ISR does not enter the ELR."""
     growing = PartitionImage(0, 0, (Replica(1), Replica(2)), (1, 2), adding=(2,), leader=1)
     assert elect(growing, (1,), lambda replica: True, Policy.OFFLINE, min_isr=2) == Elected(1, (1,), ())
@@ -78,7 +78,7 @@ def test_replicas_that_are_being_added_do_not_raise_the_minimum() -> None:
         (((1, 2, 3), ()), (1, 2, 3), {1}, (), Policy.OFFLINE, 7, Elected(1, (1, 2, 3), ())),
     ],
 )
-def test_eligible_leader_replicas(
+def test_an_election_updates_the_eligible_leader_replicas(
     now: tuple[tuple[int, ...], tuple[int, ...]],
     isr: tuple[int, ...],
     alive: set[int],
@@ -92,7 +92,7 @@ def test_eligible_leader_replicas(
     assert found == elected
 
 
-def test_an_election_among_target_replicas() -> None:
+def test_an_election_among_target_replicas_follows_their_order_and_number() -> None:
     """A replica that is no longer assigned is in neither ISR nor ELR.
 
     The order is that of the new assignment, and the effective minimum follows its size.
@@ -208,7 +208,7 @@ def test_a_replica_without_its_disk_is_in_neither_isr_nor_elr() -> None:
     assert case.now() == (NOBODY, (), ())
 
 
-def test_an_unclean_stop_where_writes_are_cached_takes_a_replica_out_of_the_elr() -> None:
+def test_an_unclean_stop_with_write_caching_removes_a_replica_from_the_elr() -> None:
     case = Case(("write.caching", "true"))
     case.fence(3, 2)
     assert case.now() == (1, (1,), (2,))
@@ -270,7 +270,7 @@ def test_the_last_replica_is_not_elected_after_it_was_lost_and_recovered() -> No
     assert case.now() == (3, (3,), ())
 
 
-def test_a_replica_that_left_a_failed_directory_starts_empty() -> None:
+def test_a_replica_that_starts_over_after_its_directory_failed_is_in_neither_isr_nor_elr() -> None:
     case = Case()
     case.back(1, directory_ids=(directory(1), directory(1, 1)))
     case.join(2, 1, 3)
@@ -284,7 +284,7 @@ def test_a_replica_that_left_a_failed_directory_starts_empty() -> None:
 
 
 @pytest.mark.parametrize("reserved", [UUID(int=0), LOST])
-def test_reserved_directory_ids_are_not_registered(reserved: UUID) -> None:
+def test_a_registration_with_a_reserved_directory_id_is_refused(reserved: UUID) -> None:
     answer = Cluster().register(1, directory_ids=(directory(1), reserved))
     assert answer.outcome.error == "INVALID_REGISTRATION"
     assert "reserved" in answer.outcome.message

@@ -1,4 +1,4 @@
-"""The chain of a partition's changes, explained in sentences for operators."""
+"""The explanation of the changes of a partition, in sentences for operators."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_an_incomplete_chain_explains_only_what_it_contains() -> None:
     ]
 
 
-def test_a_reassignment_from_its_start_to_its_end() -> None:
+def test_the_start_and_the_cancellation_of_a_reassignment_are_explained() -> None:
     cluster = Cluster()
     cluster.start(1, 2, 3, 4)
     topic = cluster.create("t", (1, 2))
@@ -154,10 +154,10 @@ def test_a_topic_that_continues_under_another_id_is_explained() -> None:
         "the topic's highest partitions were removed, and it continues under another id; leader 2 in leader epoch 1"
     )
     cluster.beat(2, want_fence=True)
-    assert not told(cluster)[2][1].startswith("the topic"), "said once"
+    assert not told(cluster)[2][1].startswith("the topic"), "the renewal is mentioned only once"
 
 
-def test_a_config_that_changes_a_partition_is_named() -> None:
+def test_a_config_change_is_named_as_the_cause_of_a_partition_change() -> None:
     case = Case()
     case.fence(1, 2)
     change = Changes(Resource(ConfigScope.TOPIC, "t"), (("min.insync.replicas", "1"),))
@@ -185,7 +185,7 @@ def test_the_state_of_a_replica_that_does_not_serve_is_explained() -> None:
     assert now(case.cluster).endswith("so only an unclean election can help")
 
 
-def test_states_of_replicas() -> None:
+def test_the_state_of_each_replica_is_online_offline_or_non_existent() -> None:
     cluster = Cluster()
     cluster.start(1, 2)
     topic = cluster.create("t", (1, 2))
@@ -207,7 +207,7 @@ def test_states_of_replicas() -> None:
 
 
 @pytest.mark.parametrize("reason", list(Reason))
-def test_every_reason_has_a_sentence_that_a_known_cause_makes_more_exact(reason: Reason) -> None:
+def test_every_reason_is_explained_and_names_the_broker_if_the_cause_is_known(reason: Reason) -> None:
     change = PartitionChange(UUID(int=1), 0, reason, 7, 3, leader=2)
     (without,) = explain([Entry(9, change)])
     assert without.endswith(" (offset 7)")

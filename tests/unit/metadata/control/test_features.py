@@ -1,4 +1,4 @@
-"""Levels of features: they only rise, and only to levels that every node supports."""
+"""Levels of features: metadata.version only rises, and only to levels that every node supports."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def upgraded(image: ClusterImage, level: int | None, *, dry: bool = False) -> tu
     return decision.reply, decision.records
 
 
-def test_without_a_record_the_lowest_level_is_in_force(three_levels: None) -> None:
+def test_the_lowest_level_is_in_force_without_a_feature_record(three_levels: None) -> None:
     assert describe_features(ClusterImage()) == (DescribedFeature(METADATA_VERSION, 1, 1, 3, ()),)
 
 
@@ -67,12 +67,12 @@ def test_a_level_is_raised_as_far_as_all_nodes_support_it(three_levels: None) ->
     assert (again.outcome.ok, again.level, again.changed, nothing) == (True, 2, False, ())
 
 
-def test_a_dry_run_changes_nothing(three_levels: None) -> None:
+def test_a_dry_run_of_an_upgrade_changes_nothing(three_levels: None) -> None:
     reply, records = upgraded(ClusterImage(), 3, dry=True)
     assert (reply.outcome.ok, reply.level, reply.changed, records) == (True, 3, False, ())
 
 
-def test_a_node_that_does_not_support_a_level_is_named(three_levels: None) -> None:
+def test_the_refusal_of_an_upgrade_names_the_nodes_that_do_not_support_the_level(three_levels: None) -> None:
     cluster = Cluster()
     cluster.start(1, 2, 3)
     image = understands(cluster, {1: (1, 3), 2: (1, 1), 3: (1, 2)})
@@ -85,7 +85,7 @@ def test_a_node_that_does_not_support_a_level_is_named(three_levels: None) -> No
     assert "up to 3, not 4" in reply.outcome.message
 
 
-def test_a_broker_that_is_down_counts_too(three_levels: None) -> None:
+def test_a_fenced_broker_that_does_not_support_a_level_prevents_the_upgrade(three_levels: None) -> None:
     cluster = Cluster()
     cluster.start(1, 2)
     cluster.beat(2, want_fence=True)
@@ -93,7 +93,7 @@ def test_a_broker_that_is_down_counts_too(three_levels: None) -> None:
 
 
 @pytest.mark.parametrize("level", [-1, 0, 1])
-def test_a_level_is_never_lowered(three_levels: None, level: int) -> None:
+def test_the_level_of_metadata_version_is_never_lowered(three_levels: None, level: int) -> None:
     image = ClusterImage().apply(0, (Feature(METADATA_VERSION, 2),))
     reply, records = upgraded(image, level)
     assert (reply.outcome.error, reply.level, records) == ("INVALID_REQUEST", 2, ())
@@ -106,7 +106,7 @@ def test_an_unknown_feature_is_refused() -> None:
     assert reply.outcome.next_step == "kctl features describe"
 
 
-def test_a_node_of_an_older_release_stops_at_a_higher_level() -> None:
+def test_an_older_release_refuses_to_read_a_higher_level_of_metadata_version() -> None:
     level = METADATA_VERSION_MAX + 1
     with pytest.raises(CorruptStoreError, match=r"this release supports metadata\.version up to level"):
         codec.decode(codec.encode([Feature(METADATA_VERSION, level)]), 17)
@@ -136,7 +136,7 @@ def test_features_are_described_and_upgraded_through_the_service() -> None:
     run(test())
 
 
-def test_the_transaction_version_may_sink_and_does_not_concern_registrations() -> None:
+def test_the_level_of_transaction_version_may_be_lowered_and_does_not_affect_registrations() -> None:
     cluster = Cluster()
     cluster.start(1)
     decision = upgrade_feature(cluster.image, TRANSACTION_VERSION, 0, validate_only=False)
@@ -152,7 +152,7 @@ def test_the_transaction_version_may_sink_and_does_not_concern_registrations() -
     assert far.records == ()
 
 
-def test_a_level_below_the_lowest_is_refused_because_no_node_could_read_it() -> None:
+def test_a_level_below_the_lowest_level_of_a_feature_is_refused() -> None:
     refused = upgrade_feature(ClusterImage(), TRANSACTION_VERSION, -1, validate_only=False)
     assert (refused.reply.outcome.error, refused.reply.level, refused.records) == ("INVALID_REQUEST", 2, ())
     assert refused.reply.outcome.message == "level -1 of transaction.version is below the lowest one, 0"
@@ -161,7 +161,7 @@ def test_a_level_below_the_lowest_is_refused_because_no_node_could_read_it() -> 
         assert not records or codec.decode(codec.encode(records)) == list(records)
 
 
-def test_an_upgrade_is_a_record(three_levels: None) -> None:
+def test_an_upgrade_appends_a_feature_record(three_levels: None) -> None:
     async def test() -> None:
         plane = await started()
         plane.node.auto_commit = True

@@ -27,7 +27,7 @@ LETTERS = "errors.deadletterqueue.topic.name"
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """A cluster with the level of metadata.version that this release brought."""
+    """A cluster with the highest level of metadata.version that this release supports."""
     cluster = Cluster()
     cluster.start(1)
     upgrade(cluster)
@@ -75,7 +75,7 @@ def shown(cluster: Cluster, key: str) -> tuple[str, str]:
 # -- the level of metadata.version
 
 
-def test_configs_of_groups_need_the_level_of_this_release() -> None:
+def test_configs_of_groups_are_refused_below_level_2_of_metadata_version() -> None:
     cluster = Cluster()
     cluster.start(1)
     for validate_only in (False, True):
@@ -93,10 +93,10 @@ def test_configs_of_groups_need_the_level_of_this_release() -> None:
     assert shown(cluster, SESSION) == ("50000", "group")
 
 
-def test_a_node_of_the_former_release_ends_at_the_upgrade_and_never_reads_a_config_of_a_group(
+def test_the_previous_release_refuses_to_read_the_upgrade_and_the_configs_of_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The former release knows level 1, and the scopes from 1 to 3."""
+    """The previous release knows level 1, and the scopes from 1 to 3."""
     cluster = Cluster()
     cluster.start(1)
     decision = upgrade_feature(cluster.image, METADATA_VERSION, None, validate_only=False)
@@ -120,7 +120,7 @@ def test_a_node_of_the_former_release_ends_at_the_upgrade_and_never_reads_a_conf
 # -- values
 
 
-def test_a_group_has_the_clusters_values_until_it_gets_its_own(cluster: Cluster) -> None:
+def test_a_group_has_the_values_of_the_cluster_until_it_gets_its_own_values(cluster: Cluster) -> None:
     assert list(look(cluster)) == sorted(GROUP_CONFIGS)
     assert shown(cluster, "share.delivery.count.limit") == ("5", "default")
     give(cluster, CLUSTER, group_share_delivery_count_limit="7", share_isolation_level="read_committed")
@@ -138,7 +138,7 @@ def test_a_group_has_the_clusters_values_until_it_gets_its_own(cluster: Cluster)
     assert not cluster.image.group_configs
 
 
-def test_a_config_that_the_cluster_does_not_have_has_a_default_of_its_own(cluster: Cluster) -> None:
+def test_a_group_config_without_a_counterpart_in_the_cluster_has_its_own_default(cluster: Cluster) -> None:
     assert shown(cluster, "share.renew.acknowledge.enable") == ("true", "default")
     give(cluster, share_renew_acknowledge_enable="false")
     assert shown(cluster, "share.renew.acknowledge.enable") == ("false", "group")
@@ -146,7 +146,7 @@ def test_a_config_that_the_cluster_does_not_have_has_a_default_of_its_own(cluste
     assert "true or false" in refused(cluster, WORKERS, ("share.renew.acknowledge.enable", "maybe")).message
 
 
-def test_a_dead_letter_topic_begins_with_the_prefix_of_the_cluster(cluster: Cluster) -> None:
+def test_the_name_of_a_dead_letter_topic_must_begin_with_the_prefix_of_the_cluster(cluster: Cluster) -> None:
     assert shown(cluster, LETTERS) == ("", "default")
     give(cluster, errors_deadletterqueue_topic_name="dlq.mails", errors_deadletterqueue_copy_record_enable="true")
     assert shown(cluster, LETTERS) == ("dlq.mails", "group")
@@ -170,14 +170,14 @@ def test_a_dead_letter_topic_begins_with_the_prefix_of_the_cluster(cluster: Clus
 
 
 @pytest.mark.parametrize("name", ["__share_group_state", "__dlq", ".", "..", "dlq/x", "dlq.ü", "d" * 250, " "])
-def test_a_name_that_no_dead_letter_topic_can_have_is_refused(cluster: Cluster, name: str) -> None:
+def test_an_invalid_name_of_a_dead_letter_topic_is_refused(cluster: Cluster, name: str) -> None:
     give(cluster, CLUSTER, errors_deadletterqueue_topic_name_prefix="")
     outcome = refused(cluster, WORKERS, (LETTERS, name))
     assert outcome.error == "INVALID_CONFIG"
     assert "empty, or the name of a topic that does not begin with __" in outcome.message
 
 
-def test_a_prefix_that_no_topic_can_have_is_refused(cluster: Cluster) -> None:
+def test_an_invalid_prefix_of_dead_letter_topics_is_refused(cluster: Cluster) -> None:
     for prefix in ("dlq/", "d" * 250):
         outcome = refused(cluster, CLUSTER, ("errors.deadletterqueue.topic.name.prefix", prefix))
         assert outcome.error == "INVALID_CONFIG"
@@ -203,7 +203,7 @@ def test_a_config_that_is_already_set_changes_nothing(cluster: Cluster) -> None:
         ("share.session.timeout.ms", 45_000, 60_000),
     ],
 )
-def test_numbers_have_the_ranges_of_the_reference(cluster: Cluster, key: str, low: int, high: int) -> None:
+def test_numeric_configs_of_groups_are_limited_to_their_ranges(cluster: Cluster, key: str, low: int, high: int) -> None:
     for value in (low - 1, high + 1):
         outcome = refused(cluster, WORKERS, (key, str(value)))
         assert outcome.error == "INVALID_CONFIG"
@@ -214,7 +214,7 @@ def test_numbers_have_the_ranges_of_the_reference(cluster: Cluster, key: str, lo
     assert f"from {low} to {high}" in look(cluster)[key].allowed
 
 
-def test_the_cluster_sets_the_ranges_and_a_value_outside_is_moved_into_them(cluster: Cluster) -> None:
+def test_configs_of_the_cluster_set_the_ranges_and_values_outside_are_adjusted_to_them(cluster: Cluster) -> None:
     give(cluster, share_record_lock_duration_ms="60000", consumer_session_timeout_ms="50000")
     give(
         cluster,
@@ -230,7 +230,7 @@ def test_the_cluster_sets_the_ranges_and_a_value_outside_is_moved_into_them(clus
     assert group_config(cluster.image, "others", "consumer.session.timeout.ms") == "55000"
 
 
-def test_a_session_is_longer_than_the_interval_of_heartbeats(cluster: Cluster) -> None:
+def test_a_session_timeout_must_exceed_the_heartbeat_interval(cluster: Cluster) -> None:
     give(cluster, CLUSTER, group_share_min_session_timeout_ms="6000", group_consumer_min_session_timeout_ms="6000")
     for kind in ("share", "consumer"):
         session, interval = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
@@ -247,7 +247,7 @@ def test_a_session_is_longer_than_the_interval_of_heartbeats(cluster: Cluster) -
 @pytest.mark.parametrize(
     "value", ["earliest", "latest", "by_duration:PT1H30M", "by_duration:P2DT0.5S", "by_duration:pt0s"]
 )
-def test_a_share_group_begins_at_an_offset_or_at_an_age(cluster: Cluster, value: str) -> None:
+def test_share_auto_offset_reset_accepts_an_offset_or_a_duration(cluster: Cluster, value: str) -> None:
     give(cluster, share_auto_offset_reset=value)
     assert shown(cluster, RESET) == (value, "group")
 
@@ -256,13 +256,13 @@ def test_a_share_group_begins_at_an_offset_or_at_an_age(cluster: Cluster, value:
     "value",
     ["", "EARLIEST", "none", "by_duration:", "by_duration:-PT1H", "by_duration:PT-1H", "by_duration:1h", "PT1H"],
 )
-def test_other_offset_resets_are_refused(cluster: Cluster, value: str) -> None:
+def test_other_values_of_share_auto_offset_reset_are_refused(cluster: Cluster, value: str) -> None:
     outcome = refused(cluster, WORKERS, (RESET, value))
     assert outcome.error == "INVALID_CONFIG"
     assert "by_duration:PT1H" in outcome.message
 
 
-def test_the_clusters_offset_reset_has_no_age(cluster: Cluster) -> None:
+def test_share_auto_offset_reset_of_the_cluster_accepts_no_duration(cluster: Cluster) -> None:
     """Older releases read this config at every level of metadata.version, and know only two values."""
     assert refused(cluster, CLUSTER, (RESET, "by_duration:PT1H")).error == "INVALID_CONFIG"
 
@@ -289,21 +289,21 @@ def test_the_clusters_offset_reset_has_no_age(cluster: Cluster) -> None:
         ("PT" + "0" * 40 + "S", None),
     ],
 )
-def test_durations(text: str, found: int | None) -> None:
+def test_durations_are_parsed_to_milliseconds_or_rejected(text: str, found: int | None) -> None:
     assert duration_ms(text) == found
 
 
-# -- which resources
+# -- ids of groups
 
 
 @pytest.mark.parametrize("name", ["", "  ", "g" * 1_025, "ü" * 513])
-def test_an_id_that_no_group_can_have_is_refused(cluster: Cluster, name: str) -> None:
+def test_configs_of_an_invalid_group_id_are_refused(cluster: Cluster, name: str) -> None:
     resource = Resource(ConfigScope.GROUP, name)
     assert refused(cluster, resource, (SESSION, "50000")).error == "INVALID_REQUEST"
     assert isinstance(describe_configs(cluster.image, resource), Outcome)
 
 
-def test_the_longest_id_is_stored(cluster: Cluster) -> None:
+def test_configs_of_the_longest_group_id_are_stored_and_loaded(cluster: Cluster) -> None:
     name = "g" * 1_024
     give(cluster, Resource(ConfigScope.GROUP, name), share_session_timeout_ms="50000")
     [record] = codec.decode(codec.encode([Config(ConfigScope.GROUP, name, SESSION, "50000")]))
@@ -327,7 +327,7 @@ def test_configs_of_the_cluster_and_of_streams_are_refused_for_a_group(cluster: 
     assert refused(cluster, WORKERS, ("retention.ms", None)).error == "INVALID_CONFIG"
 
 
-def test_the_number_of_groups_with_configs_is_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_groups_with_configs_is_limited(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configs, "GROUPS_WITH_CONFIGS_MAX", 3)
 
     def sets(*names: str) -> list[str]:
@@ -346,10 +346,12 @@ def test_the_number_of_groups_with_configs_is_bounded(cluster: Cluster, monkeypa
     assert "unset" in outcome.next_step
 
 
-def test_a_group_named_like_a_broker_or_the_cluster_keeps_its_configs_apart(cluster: Cluster) -> None:
+def test_the_configs_of_a_group_are_separate_from_those_of_a_broker_with_the_same_name(cluster: Cluster) -> None:
     one = Resource(ConfigScope.GROUP, "1")
     give(cluster, one, share_session_timeout_ms="50000")
     assert not cluster.image.config(ConfigScope.BROKER, "1")
     assert dict(cluster.image.config(ConfigScope.GROUP, "1")) == {SESSION: "50000"}
     without = msgspec.structs.replace(cluster.image, group_configs=ClusterImage().group_configs)
-    assert cluster.image.digest() != without.digest(), "nodes that differ in the configs of a group are told apart"
+    assert cluster.image.digest() != without.digest(), (
+        "images that differ in the configs of a group have different digests"
+    )

@@ -1,4 +1,4 @@
-"""Decisions on internal topics: their creation by default values, and the changes that would lose their state."""
+"""Decisions on internal topics: creation with default values, and refusals of changes that would lose their state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def created(cluster: Cluster) -> UUID:
     return answer.topic_id
 
 
-def test_an_internal_topic_is_created_by_default_values(cluster: Cluster) -> None:
+def test_an_internal_topic_is_created_with_default_values(cluster: Cluster) -> None:
     answer = ask(cluster, NewTopic(CONSUMER_OFFSETS))
     assert (answer.partitions, answer.replication_factor) == (50, 3)
     assert answer.topic_id is not None
@@ -45,7 +45,7 @@ def test_an_internal_topic_is_created_by_default_values(cluster: Cluster) -> Non
     assert dict(configs) == {"cleanup.policy": "compact", "min.insync.replicas": "2", "segment.bytes": "104857600"}
 
 
-def test_the_cluster_sets_the_number_of_partitions_and_replicas(cluster: Cluster) -> None:
+def test_configs_set_the_number_of_partitions_and_replicas_of_an_internal_topic(cluster: Cluster) -> None:
     cluster.apply(
         [
             Config(ConfigScope.CLUSTER, "", "offsets.topic.num.partitions", "7"),
@@ -57,7 +57,7 @@ def test_the_cluster_sets_the_number_of_partitions_and_replicas(cluster: Cluster
     assert (answer.partitions, answer.replication_factor) == (7, 2)
 
 
-def test_too_few_active_brokers_refuse_the_creation() -> None:
+def test_an_internal_topic_is_not_created_with_too_few_active_brokers() -> None:
     cluster = Cluster()
     cluster.start(1, 2)
     answer = ask(cluster, NewTopic(CONSUMER_OFFSETS))
@@ -65,33 +65,33 @@ def test_too_few_active_brokers_refuse_the_creation() -> None:
     assert CONSUMER_OFFSETS not in cluster.image.topic_ids
 
 
-def test_a_cluster_with_one_voter_lowers_the_factor_to_its_brokers() -> None:
+def test_a_cluster_with_one_voter_lowers_the_replication_factor_to_its_number_of_brokers() -> None:
     cluster = Cluster()
     cluster.start(1, 2)
     answer = ask(cluster, NewTopic(CONSUMER_OFFSETS), has_one_voter=True)
     assert (answer.outcome.ok, answer.replication_factor) == (True, 2)
 
 
-def test_an_operator_may_create_it_with_explicit_numbers() -> None:
+def test_an_operator_may_create_an_internal_topic_with_explicit_counts() -> None:
     cluster = Cluster()
     cluster.start(1, 2)
     answer = ask(cluster, NewTopic(CONSUMER_OFFSETS, 5, 2, configs=(("cleanup.policy", "compact"),)))
     assert (answer.outcome.ok, answer.partitions, answer.replication_factor) == (True, 5, 2)
 
 
-def test_it_cannot_be_created_with_retention(cluster: Cluster) -> None:
+def test_an_internal_topic_cannot_be_created_with_cleanup_policy_delete(cluster: Cluster) -> None:
     answer = ask(cluster, NewTopic(CONSUMER_OFFSETS, configs=(("cleanup.policy", "delete"),)))
     assert answer.outcome.error is ApiError.INVALID_CONFIG
 
 
-def test_it_cannot_be_deleted_by_name_or_id(cluster: Cluster) -> None:
+def test_an_internal_topic_cannot_be_deleted_by_name_or_id(cluster: Cluster) -> None:
     topic_id = created(cluster)
     decision = delete_topics(cluster.image, [CONSUMER_OFFSETS], [topic_id])
     assert [each.outcome.error for each in decision.reply] == [ApiError.POLICY_VIOLATION] * 2
     assert decision.records == ()
 
 
-def test_its_number_of_partitions_does_not_change(cluster: Cluster) -> None:
+def test_the_number_of_partitions_of_an_internal_topic_cannot_be_changed(cluster: Cluster) -> None:
     created(cluster)
     more = add_partitions(cluster.image, [NewPartitions(CONSUMER_OFFSETS, 51)])
     assert (more.reply[0].outcome.error, more.records) == (ApiError.POLICY_VIOLATION, ())
@@ -101,7 +101,7 @@ def test_its_number_of_partitions_does_not_change(cluster: Cluster) -> None:
     assert (fewer.reply.outcome.error, fewer.records) == (ApiError.POLICY_VIOLATION, ())
 
 
-def test_its_cleanup_policy_stays_compact(cluster: Cluster) -> None:
+def test_the_cleanup_policy_of_an_internal_topic_stays_compact(cluster: Cluster) -> None:
     topic_id = created(cluster)
 
     def policy() -> str:

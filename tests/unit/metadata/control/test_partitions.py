@@ -82,7 +82,7 @@ def test_an_unchanged_isr_raises_the_partition_epoch(case: Case) -> None:
     assert case.word(lost) is ApiError.INVALID_UPDATE_VERSION
 
 
-def test_stale_unknown_and_future_brokers_are_refused_as_a_whole(case: Case) -> None:
+def test_isr_changes_are_refused_as_a_whole_for_an_unknown_broker_or_a_wrong_broker_epoch(case: Case) -> None:
     image = case.cluster.image
     for broker, epoch, word in [
         (1, case.cluster.epoch(1) - 1, ApiError.STALE_BROKER_EPOCH),
@@ -95,18 +95,18 @@ def test_stale_unknown_and_future_brokers_are_refused_as_a_whole(case: Case) -> 
         assert decision.records == ()
 
 
-def test_unknown_topics_and_partitions(case: Case) -> None:
+def test_isr_changes_of_unknown_topics_and_partitions_are_refused(case: Case) -> None:
     assert case.word(case.change(1, topic_id=UUID(int=5))) is ApiError.UNKNOWN_TOPIC_ID
     assert case.word(case.change(1, index=1)) is ApiError.UNKNOWN_TOPIC_OR_PARTITION
     assert case.word(case.change(1, index=-1)) is ApiError.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_epochs_ahead_of_this_controller(case: Case) -> None:
+def test_an_isr_change_with_an_epoch_ahead_of_this_controller_gets_not_controller(case: Case) -> None:
     assert case.word(case.change(1, leader_epoch=1)) is ApiError.NOT_CONTROLLER
     assert case.word(case.change(1, partition_epoch=1)) is ApiError.NOT_CONTROLLER
 
 
-def test_the_leader_epoch_is_checked_first(case: Case) -> None:
+def test_the_leader_epoch_of_an_isr_change_is_checked_first(case: Case) -> None:
     proposal = case.change(1)
     case.cluster.fence(1)
     case.cluster.beat(1)
@@ -118,29 +118,29 @@ def test_only_the_leader_may_change_the_isr(case: Case) -> None:
     assert case.word(case.change(1, 2), sender=2) is ApiError.INVALID_REQUEST
 
 
-def test_an_old_partition_epoch_is_refused(case: Case) -> None:
+def test_an_isr_change_with_an_old_partition_epoch_is_refused(case: Case) -> None:
     proposal = case.change(1, 2)
     case.ask(case.change(1, 3))
     assert case.word(proposal) is ApiError.INVALID_UPDATE_VERSION
 
 
 @pytest.mark.parametrize("isr", [(), (2, 3), (1, 4), (1, 1), (1, 99)])
-def test_an_isr_must_be_replicas_with_the_leader(case: Case, isr: tuple[int, ...]) -> None:
+def test_an_isr_must_contain_the_leader_and_only_replicas(case: Case, isr: tuple[int, ...]) -> None:
     assert case.word(case.change(*isr)) is ApiError.INVALID_REQUEST
 
 
-def test_a_fenced_member_is_ineligible(case: Case) -> None:
+def test_a_fenced_broker_is_ineligible_for_the_isr(case: Case) -> None:
     case.cluster.fence(3)
     assert case.word(case.change(1, 2, 3)) is ApiError.INELIGIBLE_REPLICA
 
 
-def test_a_member_in_controlled_shutdown_is_ineligible(case: Case) -> None:
+def test_a_broker_in_controlled_shutdown_is_ineligible_for_the_isr(case: Case) -> None:
     case.cluster.beat(3, want_shutdown=True, others_applied=-1)
     assert not case.cluster.image.brokers[3].fenced
     assert case.word(case.change(1, 2, 3)) is ApiError.INELIGIBLE_REPLICA
 
 
-def test_a_rebooted_member_is_ineligible_under_its_old_epoch(case: Case) -> None:
+def test_a_restarted_broker_is_ineligible_for_the_isr_under_its_old_broker_epoch(case: Case) -> None:
     old = Member(3, case.cluster.epoch(3))
     case.cluster.register(3, 1)
     case.cluster.beat(3)
@@ -149,13 +149,13 @@ def test_a_rebooted_member_is_ineligible_under_its_old_epoch(case: Case) -> None
     assert case.ask(case.change(1, 2, 3))[0].outcome.ok
 
 
-def test_a_member_whose_directory_failed_is_ineligible(case: Case) -> None:
+def test_a_replica_in_a_failed_directory_is_ineligible_for_the_isr(case: Case) -> None:
     case.cluster.beat(3, directories_offline=(directory(3),))
     assert case.cluster.partition(case.topic).isr == (1, 2)
     assert case.word(case.change(1, 2, 3)) is ApiError.INELIGIBLE_REPLICA
 
 
-def test_each_refusal_has_its_own_message(case: Case) -> None:
+def test_each_refusal_of_an_isr_change_has_its_own_error_or_message(case: Case) -> None:
     """Compare each refusal by its error, or by its text if several refusals have the same error."""
     cluster = case.cluster
     cluster.apply([PartitionChange(case.topic, 0, Reason.ISR_SHRINK, -1, 0, leader=1)])  # leader epoch 1
@@ -192,7 +192,7 @@ def test_each_refusal_has_its_own_message(case: Case) -> None:
     }
 
 
-def test_each_item_has_its_own_result_and_none_may_repeat(case: Case) -> None:
+def test_each_isr_change_has_its_own_result_and_repeated_partitions_are_refused(case: Case) -> None:
     other = case.cluster.create("u", (1, 2))
     items = case.ask(
         case.change(1, 2), case.change(1, 4), case.change(1), case.change(1, topic_id=other), case.change(1, index=7)
@@ -208,7 +208,7 @@ def test_each_item_has_its_own_result_and_none_may_repeat(case: Case) -> None:
     assert case.cluster.partition(other).isr == (1,)
 
 
-def test_more_items_than_a_batch_holds_are_refused(case: Case) -> None:
+def test_more_isr_changes_than_a_batch_holds_are_refused(case: Case) -> None:
     decision = alter_partition(case.cluster.image, 1, case.cluster.epoch(1), [case.change(1)] * 10_001)
     assert decision.reply.outcome.error is ApiError.POLICY_VIOLATION
 
@@ -225,7 +225,7 @@ def disks() -> Case:
     return made
 
 
-def test_a_replica_gets_its_directory(disks: Case) -> None:
+def test_a_broker_assigns_its_replicas_to_its_directories(disks: Case) -> None:
     cluster, topic = disks.cluster, disks.topic
     wanted = [Assignment(topic, 0, directory(5)), Assignment(topic, 1, directory(5, 1))]
     decision = assign_directories(cluster.image, 5, cluster.epoch(5), wanted)
@@ -240,7 +240,7 @@ def test_a_replica_gets_its_directory(disks: Case) -> None:
     check_invariants(cluster.image)
 
 
-def test_impossible_assignments_of_directories_are_refused(disks: Case) -> None:
+def test_invalid_assignments_of_directories_are_refused(disks: Case) -> None:
     cluster, topic = disks.cluster, disks.topic
     for wanted in (
         [Assignment(topic, 0, directory(1))],
@@ -258,7 +258,7 @@ def test_impossible_assignments_of_directories_are_refused(disks: Case) -> None:
 
 
 @pytest.mark.parametrize(("failed", "isr", "leader"), [(True, (1,), 1), (False, (5, 1), 5)])
-def test_a_replica_that_is_moved_off_a_failed_directory_leaves_the_isr(
+def test_a_replica_that_is_reported_in_another_directory_leaves_the_isr_if_the_former_one_failed(
     disks: Case, failed: bool, isr: tuple[int, ...], leader: int
 ) -> None:
     """The replica in the new directory is another copy than the one that the ISR counts."""
@@ -278,7 +278,7 @@ def test_a_replica_that_is_moved_off_a_failed_directory_leaves_the_isr(
 
 
 @pytest.mark.parametrize("name", ["alone", "d"])
-def test_a_replica_that_has_left_a_failed_directory_keeps_its_records(disks: Case, name: str) -> None:
+def test_a_move_that_is_reported_after_the_former_directory_failed_keeps_isr_and_elr(disks: Case, name: str) -> None:
     """The failure of its former directory is decided before the report of its move arrives."""
     cluster = disks.cluster
     topic = disks.topic if name == "d" else cluster.create("alone", (5,))
@@ -298,7 +298,7 @@ def test_a_replica_that_has_left_a_failed_directory_keeps_its_records(disks: Cas
 
 
 @pytest.mark.parametrize("others", [True, False])
-def test_a_replica_that_has_left_another_directory_than_the_assigned_one_does_not_count(
+def test_a_move_from_another_than_the_assigned_directory_does_not_keep_a_replica_in_the_isr(
     disks: Case, others: bool
 ) -> None:
     cluster = disks.cluster
@@ -314,7 +314,7 @@ def test_a_replica_that_has_left_another_directory_than_the_assigned_one_does_no
 
 
 def test_a_replica_on_a_failed_directory_that_was_never_reported_goes_offline(disks: Case) -> None:
-    """A request that named such a directory was refused repeatedly as a whole, with everything in it."""
+    """Otherwise the whole request, with all other replicas in it, would be refused again and again."""
     cluster, topic = disks.cluster, disks.topic
     alone = cluster.create("alone", (5,))
     cluster.beat(5, directories_offline=(directory(5),))
@@ -334,7 +334,7 @@ def test_a_replica_on_a_failed_directory_that_was_never_reported_goes_offline(di
     check_invariants(cluster.image)
 
 
-def test_a_report_on_a_deleted_topic_is_ignored(disks: Case) -> None:
+def test_the_directory_of_a_replica_of_a_deleted_topic_is_ignored(disks: Case) -> None:
     wanted = [Assignment(UUID(int=3), 0, directory(5)), Assignment(disks.topic, 0, directory(5))]
     decision = assign_directories(disks.cluster.image, 5, disks.cluster.epoch(5), wanted)
     assert decision.reply.ok

@@ -44,7 +44,7 @@ def topic_id(cluster: Cluster, name: str = "t") -> UUID:
     return cluster.image.topic_ids[name]
 
 
-# More
+# Adding partitions
 
 
 def test_partitions_are_added_after_the_existing_ones(cluster: Cluster) -> None:
@@ -59,12 +59,12 @@ def test_partitions_are_added_after_the_existing_ones(cluster: Cluster) -> None:
     assert all(each.isr == each.replica_ids for each in partitions if each)
 
 
-def test_adding_up_to_the_present_count_changes_nothing(cluster: Cluster) -> None:
+def test_adding_partitions_up_to_the_current_count_changes_nothing(cluster: Cluster) -> None:
     [answer] = add(cluster, NewPartitions("t", 2))
     assert (answer.outcome.ok, answer.changed, answer.partitions) == (True, False, 2)
 
 
-def test_an_explicit_assignment_is_used_unchanged(cluster: Cluster) -> None:
+def test_an_explicit_assignment_of_new_partitions_is_used_unchanged(cluster: Cluster) -> None:
     [answer] = add(cluster, NewPartitions("t", 4, ((3, 1), (4, 2))), validate_only=True)
     assert (answer.outcome.ok, answer.changed, answer.partitions) == (True, False, 4)
     assert len(cluster.image.topics[topic_id(cluster)].partitions) == 2
@@ -105,7 +105,7 @@ def test_a_repeated_request_succeeds_and_changes_nothing(cluster: Cluster) -> No
         ("t", 3, ((1, 99),), "INVALID_REPLICA_ASSIGNMENT"),
     ],
 )
-def test_impossible_additions_are_refused(
+def test_invalid_additions_of_partitions_are_refused(
     cluster: Cluster, name: str, count: int, assignment: tuple[tuple[int, ...], ...], word: str
 ) -> None:
     [answer] = add(cluster, NewPartitions(name, count, assignment))
@@ -114,7 +114,7 @@ def test_impossible_additions_are_refused(
     assert not answer.changed
 
 
-def test_a_replication_factor_above_the_live_brokers_is_refused(cluster: Cluster) -> None:
+def test_partitions_are_not_added_with_fewer_unfenced_brokers_than_the_replication_factor(cluster: Cluster) -> None:
     cluster.beat(2, want_fence=True)
     cluster.beat(3, want_fence=True)
     [answer] = add(cluster, NewPartitions("t", 3))
@@ -123,7 +123,7 @@ def test_a_replication_factor_above_the_live_brokers_is_refused(cluster: Cluster
     assert answer.outcome.ok
 
 
-def test_each_topic_has_its_own_result_and_none_may_repeat(cluster: Cluster) -> None:
+def test_each_topic_has_its_own_result_and_repeated_topics_are_refused(cluster: Cluster) -> None:
     cluster.create("u", (1,))
     answers = add(
         cluster, NewPartitions("t", 3), NewPartitions("nobody", 3), NewPartitions("u", 2), NewPartitions("u", 3)
@@ -133,7 +133,7 @@ def test_each_topic_has_its_own_result_and_none_may_repeat(cluster: Cluster) -> 
     assert len(cluster.image.topics[topic_id(cluster, "u")].partitions) == 1
 
 
-# Fewer
+# Removing partitions
 
 
 def test_the_highest_partitions_are_removed_and_the_topic_gets_another_id(cluster: Cluster) -> None:
@@ -178,7 +178,7 @@ def test_removing_no_partition_keeps_the_topic_id(cluster: Cluster) -> None:
     assert (answer.outcome.ok, answer.changed, answer.topic_id) == (True, False, old_id)
 
 
-def test_a_check_changes_nothing(cluster: Cluster) -> None:
+def test_validate_only_removes_no_partitions(cluster: Cluster) -> None:
     before = cluster.image
     answer = remove(cluster, "t", 1, validate_only=True)
     assert (answer.outcome.ok, answer.changed, answer.partitions) == (True, False, 1)
@@ -196,7 +196,7 @@ def test_a_check_changes_nothing(cluster: Cluster) -> None:
         ("t", 2**31 - 1, "INVALID_PARTITIONS"),
     ],
 )
-def test_impossible_removals_are_refused(cluster: Cluster, name: str, count: int, word: str) -> None:
+def test_invalid_removals_of_partitions_are_refused(cluster: Cluster, name: str, count: int, word: str) -> None:
     answer = remove(cluster, name, count)
     assert answer.outcome.error == word
     assert len(answer.outcome.message) < 200
@@ -204,7 +204,7 @@ def test_impossible_removals_are_refused(cluster: Cluster, name: str, count: int
         assert "kctl topics" in answer.outcome.next_step
 
 
-def test_a_partition_that_is_being_moved_is_not_removed(cluster: Cluster) -> None:
+def test_a_partition_that_is_being_reassigned_is_not_removed(cluster: Cluster) -> None:
     change = PartitionChange(topic_id(cluster), 1, Reason.REASSIGNMENT, -1, 0, removing=(3,))
     cluster.apply([change])
     answer = remove(cluster, "t", 1)

@@ -20,7 +20,7 @@ EMPTY = ClusterImage()
 VOTERS = (1, 2, 3)
 
 
-def test_preferred_voters_become_a_record() -> None:
+def test_preferred_controllers_are_stored_in_a_record() -> None:
     decision = set_preferred(EMPTY, [3, 1], VOTERS, validate_only=False)
     assert decision.records == (PreferredControllers((3, 1)),)
     assert (decision.reply.changed, decision.reply.node_ids) == (True, (3, 1))
@@ -32,7 +32,7 @@ def test_preferred_voters_become_a_record() -> None:
     assert cleared.records == (PreferredControllers(()),)
 
 
-def test_a_dry_run_of_preferences_changes_nothing() -> None:
+def test_a_dry_run_of_preferred_controllers_changes_nothing() -> None:
     decision = set_preferred(EMPTY, [2], VOTERS, validate_only=True)
     assert (decision.records, decision.reply.changed, decision.reply.node_ids) == ((), False, (2,))
 
@@ -46,7 +46,7 @@ def test_a_dry_run_of_preferences_changes_nothing() -> None:
         (list(range(PREFERRED_MAX + 1)), ApiError.INVALID_REQUEST),
     ],
 )
-def test_impossible_preferences_are_refused(node_ids: list[int], word: ApiError) -> None:
+def test_invalid_preferred_controllers_are_refused(node_ids: list[int], word: ApiError) -> None:
     decision = set_preferred(EMPTY, node_ids, VOTERS, validate_only=False)
     assert (decision.reply.outcome.error, decision.records, decision.reply.changed) == (word, (), False)
     assert decision.reply.outcome.message
@@ -58,14 +58,14 @@ def test_auto_chooses_the_least_loaded_voter() -> None:
 
 
 def test_auto_skips_a_voter_whose_broker_is_down() -> None:
-    """Its broker leads nothing only because it is down."""
+    """Its broker has no leaderships only because it is down."""
     cluster = Cluster()
     cluster.start(1, 2)
     cluster.create("t", (2, 1))
     assert least_burdened(cluster.image, (1, 2)) == (1,)
     cluster.beat(1, want_fence=True)
     assert least_burdened(cluster.image, (1, 2)) == (2,)
-    assert least_burdened(cluster.image, (1, 2, 3)) == (3,), "one in a process of its own"
+    assert least_burdened(cluster.image, (1, 2, 3)) == (3,), "voter 3 has no broker"
 
 
 # At the service

@@ -101,7 +101,7 @@ class Case:
 # From start to end
 
 
-def test_new_replicas_are_added_and_the_old_ones_leave_when_all_new_ones_are_in_sync() -> None:
+def test_old_replicas_are_removed_once_all_new_replicas_are_in_sync() -> None:
     case = Case(1, 2, 3)
     answer = case.move(4, 5, 6)
     assert (answer.outcome.ok, answer.changed, answer.partitions[0].changed) == (True, True, True)
@@ -126,7 +126,7 @@ def test_new_replicas_are_added_and_the_old_ones_leave_when_all_new_ones_are_in_
     assert not case.cluster.image.reassigning
 
 
-def test_a_leader_of_both_sets_stays_and_begins_a_new_epoch() -> None:
+def test_a_leader_among_the_old_and_the_new_replicas_stays_leader_in_a_new_epoch() -> None:
     case = Case(1, 2, 3)
     case.move(4, 1, 2)
     case.isr(1, 2, 3, 4)
@@ -134,7 +134,7 @@ def test_a_leader_of_both_sets_stays_and_begins_a_new_epoch() -> None:
     assert (case.now.leader, case.now.leader_epoch) == (1, 1)
 
 
-def test_an_order_of_the_same_replicas_is_changed_at_once() -> None:
+def test_another_order_of_the_same_replicas_takes_effect_immediately() -> None:
     case = Case(1, 2, 3)
     assert case.move(3, 1, 2).changed
     assert case.lists() == ((3, 1, 2), (), (), (3, 1, 2))
@@ -142,21 +142,21 @@ def test_an_order_of_the_same_replicas_is_changed_at_once() -> None:
     assert elect_leaders(case.cluster.image, Policy.PREFERRED, []).reply[0].leader == 3
 
 
-def test_the_order_of_a_partition_without_a_leader_is_changed_too() -> None:
+def test_the_replica_order_of_a_partition_without_a_leader_can_be_changed() -> None:
     case = Case(1, 2)
     case.fence(2, 1)
     assert case.move(2, 1).changed
     assert (case.now.replica_ids, case.now.isr, case.now.leader) == ((2, 1), (1,), NO_LEADER)
 
 
-def test_a_smaller_set_of_replicas_is_complete_at_once() -> None:
+def test_a_reassignment_to_fewer_replicas_completes_immediately() -> None:
     case = Case(1, 2, 3)
     case.move(2)
     assert case.lists() == ((2,), (), (), (2,))
     assert (case.now.leader, case.now.leader_epoch) == (2, 1)
 
 
-def test_more_replicas_end_without_a_new_epoch() -> None:
+def test_a_reassignment_that_only_adds_replicas_completes_without_a_new_leader_epoch() -> None:
     case = Case(1)
     case.move(1, 2, 3)
     assert case.lists() == ((1, 2, 3), (2, 3), (), (1,))
@@ -165,7 +165,7 @@ def test_more_replicas_end_without_a_new_epoch() -> None:
     assert (case.now.leader, case.now.leader_epoch) == (1, 0)
 
 
-def test_replicas_being_added_do_not_count_for_the_minimum() -> None:
+def test_replicas_being_added_do_not_raise_the_effective_min_isr() -> None:
     """A topic with one replica and min.insync.replicas 2 stays writable while replicas are added."""
     case = Case(1)
     case.cluster.apply([Config(ConfigScope.CLUSTER, "", "min.insync.replicas", "2")])
@@ -204,29 +204,31 @@ def test_validate_only_reports_the_change_without_making_it() -> None:
     ("replicas", "part"),
     [((4, 4), "twice"), ((1, 2, 9), "not registered"), ((6, 2, 3), "broker 6 is fenced")],
 )
-def test_targets_that_are_refused(replicas: tuple[int, ...], part: str) -> None:
+def test_invalid_target_replicas_are_refused(replicas: tuple[int, ...], part: str) -> None:
     case = Case(1, 2, 3)
     case.fence(6)
     assert case.word(*replicas) is ApiError.INVALID_REPLICA_ASSIGNMENT
     assert part in case.move(*replicas).outcome.message
 
 
-def test_a_replica_on_a_broker_that_is_down_may_stay_but_not_where_completing_needs_it() -> None:
+def test_a_replica_on_a_fenced_broker_may_stay_unless_the_completion_needs_it_in_sync() -> None:
     case = Case(1, 2, 3)
     case.fence(3)
     assert case.move(4, 2, 3).outcome.ok
     case.isr(1, 2, 4)
     assert case.lists() == ((4, 2, 3), (), (), (4, 2))
-    assert case.word(4, 3) is ApiError.INVALID_REPLICA_ASSIGNMENT  # a smaller set is complete once all of it is in sync
+    assert (
+        case.word(4, 3) is ApiError.INVALID_REPLICA_ASSIGNMENT
+    )  # a reassignment to fewer replicas completes once all of them are in sync
 
 
-def test_a_broker_that_is_shutting_down_takes_no_replica() -> None:
+def test_a_broker_in_controlled_shutdown_gets_no_new_replica() -> None:
     case = Case(1, 2, 3)
     case.cluster.beat(4, want_shutdown=True, others_applied=0)
     assert case.word(4, 2, 3) is ApiError.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_missing_partitions_are_refused() -> None:
+def test_reassignments_of_missing_partitions_are_refused() -> None:
     case = Case(1, 2, 3)
     for wanted in (Wanted("other", 0, (1,)), Wanted("t", 1, (1,)), Wanted("t", -1, (1,)), Wanted("", 0)):
         answer = case.ask(wanted)
@@ -234,7 +236,7 @@ def test_missing_partitions_are_refused() -> None:
         assert not answer.changed
 
 
-def test_another_replication_factor_is_refused_with_keep_factor() -> None:
+def test_a_change_of_the_replication_factor_is_refused_with_keep_factor() -> None:
     case = Case(1, 2, 3)
     assert case.word(1, 2, keep_factor=True) is ApiError.INVALID_REPLICATION_FACTOR
     assert case.move(4, 5, 6, keep_factor=True).changed
@@ -242,7 +244,7 @@ def test_another_replication_factor_is_refused_with_keep_factor() -> None:
     assert case.move(keep_factor=True).changed
 
 
-def test_a_second_reassignment_is_refused_unless_it_replaces() -> None:
+def test_a_second_reassignment_is_refused_unless_it_replaces_the_first() -> None:
     case = Case(1, 2, 3)
     case.move(4, 2, 3)
     assert case.word(5, 2, 3) is ApiError.REASSIGNMENT_IN_PROGRESS
@@ -270,7 +272,7 @@ def test_a_request_is_applied_whole_or_not_at_all() -> None:
     assert "nothing was changed" in answer.outcome.message
 
 
-def test_a_request_of_more_than_one_batch_is_refused() -> None:
+def test_a_request_with_more_reassignments_than_a_batch_holds_is_refused() -> None:
     case = Case()
     wanted = [Wanted("t", index, (1, 2, 4)) for index in range(CHANGES_MAX + 1)]
     answer = case.ask(*wanted)
@@ -297,7 +299,7 @@ def test_a_full_batch_of_reassignments_starts_and_completes_in_one_batch() -> No
 # When it is complete
 
 
-def test_k15665_a_fenced_target_replica_that_is_not_added_blocks_nothing() -> None:
+def test_k15665_a_fenced_target_replica_that_is_not_new_does_not_block_the_completion() -> None:
     case = Case(1, 2, 3)
     case.fence(3)
     case.move(2, 3, 4)
@@ -305,7 +307,7 @@ def test_k15665_a_fenced_target_replica_that_is_not_added_blocks_nothing() -> No
     assert case.lists() == ((2, 3, 4), (), (), (2, 4))
 
 
-def test_k19975_a_smaller_set_waits_until_all_of_it_is_in_sync() -> None:
+def test_k19975_a_reassignment_to_fewer_replicas_waits_until_all_of_them_are_in_sync() -> None:
     case = Case(1, 2, 3, 4, 5)
     case.move(3, 4, 5, 6)
     case.fence(3, 4, 5)
@@ -320,7 +322,7 @@ def test_k19975_a_smaller_set_waits_until_all_of_it_is_in_sync() -> None:
     assert case.lists() == ((3, 4, 5, 6), (), (), (3, 4, 5, 6))
 
 
-def test_a_reassignment_waits_while_it_would_end_below_the_minimum() -> None:
+def test_a_reassignment_waits_while_it_would_end_below_min_isr() -> None:
     case = Case(1, 2, 3)
     assert case.cluster.image.topic_config(case.topic, "min.insync.replicas") == "2"
     case.move(4, 2, 3)
@@ -332,7 +334,7 @@ def test_a_reassignment_waits_while_it_would_end_below_the_minimum() -> None:
     assert case.lists() == ((4, 2, 3), (), (), (4, 2))
 
 
-def test_a_lower_minimum_completes_a_reassignment() -> None:
+def test_a_lower_min_isr_completes_a_reassignment() -> None:
     case = Case(1, 2, 3)
     case.move(4, 2, 3)
     case.fence(2, 3)
@@ -367,7 +369,7 @@ def test_a_reassignment_completes_under_a_new_leader() -> None:
     assert case.lists() == ((4, 5, 6), (), (), (4, 5, 6))
 
 
-def test_a_replica_being_added_is_elected_uncleanly_only_when_an_operator_asks() -> None:
+def test_a_replica_being_added_is_elected_uncleanly_only_on_request_of_an_operator() -> None:
     case = Case(1, 2, configs=(("unclean.leader.election.enable", "true"), ("min.insync.replicas", "1")))
     case.move(4, 5)
     case.fence(2, 1)
@@ -425,7 +427,7 @@ def test_another_order_of_the_replicas_chooses_the_leader_of_an_unclean_election
 # Cancel
 
 
-def test_k36_cancelled_midway_and_twice() -> None:
+def test_k36_a_reassignment_is_cancelled_midway_and_a_second_cancellation_is_refused() -> None:
     case = Case(1, 2, 3)
     case.move(4, 5, 3)
     case.isr(1, 2, 3, 4)
@@ -435,7 +437,7 @@ def test_k36_cancelled_midway_and_twice() -> None:
     assert case.word() is ApiError.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def test_k36_cancelled_after_the_leader_has_moved() -> None:
+def test_k36_a_reassignment_can_be_cancelled_after_a_new_replica_became_leader() -> None:
     case = Case(1, 2, 3)
     case.move(4, 5, 3)
     case.isr(1, 2, 3, 4)
@@ -446,7 +448,7 @@ def test_k36_cancelled_after_the_leader_has_moved() -> None:
     assert (case.now.replica_ids, case.now.leader, case.now.leader_epoch) == ((3, 1, 2), 3, 2)
 
 
-def test_cancelling_is_refused_when_only_new_replicas_are_in_sync() -> None:
+def test_a_cancellation_is_refused_while_only_new_replicas_are_in_sync() -> None:
     case = Case(1)
     case.move(4, 5)
     case.isr(1, 4)
@@ -459,7 +461,7 @@ def test_cancelling_is_refused_when_only_new_replicas_are_in_sync() -> None:
     assert (case.now.replica_ids, case.now.isr, case.now.leader) == ((1,), (1,), 1)
 
 
-def test_cancelling_deposes_no_leader_uncleanly_even_if_the_topic_permits_unclean_elections() -> None:
+def test_a_cancellation_makes_no_unclean_election_even_if_the_topic_permits_it() -> None:
     case = Case(1, configs=(("unclean.leader.election.enable", "true"),))
     case.move(4, 5)
     case.isr(1, 4)
@@ -486,7 +488,7 @@ def test_a_reassignment_without_a_leader_can_be_cancelled() -> None:
 # Replace
 
 
-def test_replacing_keeps_members_of_the_isr_until_the_end() -> None:
+def test_the_replacement_of_a_reassignment_keeps_isr_members_until_it_completes() -> None:
     case = Case(1, 2, 3)
     case.move(4, 5, 3)
     case.isr(1, 2, 3, 4)
@@ -497,7 +499,7 @@ def test_replacing_keeps_members_of_the_isr_until_the_end() -> None:
     assert case.lists() == ((6, 2, 3), (), (), (6, 2, 3))
 
 
-def test_cancelling_a_replaced_reassignment_restores_the_first_replicas() -> None:
+def test_cancelling_a_replaced_reassignment_restores_the_original_replicas() -> None:
     case = Case(1, 2, 3)
     case.move(4, 5, 3)
     case.isr(1, 2, 3, 4)
@@ -507,7 +509,7 @@ def test_cancelling_a_replaced_reassignment_restores_the_first_replicas() -> Non
     assert case.lists()[1:3] == ((), ())
 
 
-def test_replacing_by_the_first_replicas_completes_at_once() -> None:
+def test_a_replacement_by_the_original_replicas_completes_immediately() -> None:
     case = Case(1, 2, 3)
     case.move(4, 5, 3, throttle=7)
     case.isr(1, 2, 3, 4)
@@ -533,11 +535,11 @@ def test_the_throttle_is_removed_with_the_last_reassignment() -> None:
     assert THROTTLE not in case.cluster.image.config(ConfigScope.CLUSTER, "")
 
 
-def test_the_throttle_is_set_without_a_reassignment() -> None:
+def test_the_throttle_can_be_changed_alone_only_while_a_reassignment_is_in_progress() -> None:
     case = Case(1, 2, 3)
     assert case.ask(throttle=5).outcome.error is ApiError.NO_REASSIGNMENT_IN_PROGRESS
     none = case.ask(throttle=NO_THROTTLE)
-    assert (none.outcome.ok, none.changed) == (True, False), "so it is already"
+    assert (none.outcome.ok, none.changed) == (True, False), "there is no throttle to remove"
     assert case.ask().outcome.error is ApiError.INVALID_REQUEST
     case.move(4, 2, 3, throttle=5)
     for bad in (0, -2, 2**63):
@@ -546,7 +548,7 @@ def test_the_throttle_is_set_without_a_reassignment() -> None:
     assert THROTTLE not in case.cluster.image.config(ConfigScope.CLUSTER, "")
 
 
-def test_an_earlier_throttle_stays_when_nothing_is_moved() -> None:
+def test_an_earlier_throttle_stays_after_a_reassignment_that_changes_nothing() -> None:
     case = Case(1, 2, 3)
     case.cluster.apply([Config(ConfigScope.CLUSTER, "", THROTTLE, "9")])
     case.move(1, 2, 3)
@@ -556,7 +558,7 @@ def test_an_earlier_throttle_stays_when_nothing_is_moved() -> None:
 # Reassignments in progress
 
 
-def test_reassignments_are_listed_by_name() -> None:
+def test_reassignments_in_progress_are_listed_for_all_or_for_named_partitions() -> None:
     case = Case(1, 2, 3)
     case.cluster.create("a", (1, 2), (2, 3))
     case.ask(Wanted("t", 0, (4, 2, 3)), Wanted("a", 1, (2, 4)))
@@ -566,7 +568,7 @@ def test_reassignments_are_listed_by_name() -> None:
     assert [(each.topic, each.partition.index) for each in list_reassignments(image, named)] == [("t", 0)]
 
 
-def test_a_deleted_topic_is_not_being_reassigned() -> None:
+def test_the_deletion_of_a_topic_ends_its_reassignment() -> None:
     case = Case(1, 2, 3)
     case.move(4, 2, 3, throttle=7)
     case.cluster.apply(delete_topics(case.cluster.image, ["t"], []).records)

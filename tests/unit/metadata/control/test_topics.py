@@ -47,16 +47,16 @@ def refused(cluster: Cluster, topic: NewTopic) -> ApiError:
     ["", ".", "..", "x" * 250, "a b", "a\0b", "a\nb", "caf\u00e9", "\U0001f600", "../../etc/x", "a/b", "/etc", "a\\b",
      "__cluster_metadata", "__consumer_offsets2", "__mine"],
 )  # fmt: skip
-def test_names_that_are_refused(cluster: Cluster, name: str) -> None:
+def test_invalid_topic_names_are_refused(cluster: Cluster, name: str) -> None:
     assert refused(cluster, NewTopic(name, 1, 1)) is ApiError.INVALID_TOPIC_EXCEPTION
 
 
-def test_a_refused_name_cannot_forge_a_second_line(cluster: Cluster) -> None:
+def test_the_refusal_of_a_name_with_a_line_break_is_a_single_line(cluster: Cluster) -> None:
     assert "\n" not in ask(cluster, NewTopic("a\nb", 1, 1))[0].outcome.message
 
 
 @pytest.mark.parametrize("name", ["a", "x" * 249, "a.b", "a_b", "A-1", "...", "_x"])
-def test_names_that_are_good(cluster: Cluster, name: str) -> None:
+def test_valid_topic_names_are_accepted(cluster: Cluster, name: str) -> None:
     assert ask(cluster, NewTopic(name, 1, 1))[0].outcome.ok
 
 
@@ -68,22 +68,22 @@ def test_dots_and_underscores_make_different_topics(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("partitions", [0, -2, 10_001, 10_000_000, 2**31 - 1])
-def test_partition_counts_that_are_refused(cluster: Cluster, partitions: int) -> None:
+def test_invalid_partition_counts_are_refused(cluster: Cluster, partitions: int) -> None:
     assert refused(cluster, NewTopic("t", partitions, 1)) is ApiError.INVALID_PARTITIONS
 
 
 @pytest.mark.parametrize("factor", [0, -2, 4, 32_768])
-def test_replication_factors_that_are_refused(cluster: Cluster, factor: int) -> None:
+def test_invalid_replication_factors_are_refused(cluster: Cluster, factor: int) -> None:
     assert refused(cluster, NewTopic("t", 1, factor)) is ApiError.INVALID_REPLICATION_FACTOR
 
 
-def test_only_unfenced_brokers_count(cluster: Cluster) -> None:
+def test_only_unfenced_brokers_count_towards_the_replication_factor(cluster: Cluster) -> None:
     cluster.fence(3)
     assert refused(cluster, NewTopic("t", 1, 3)) is ApiError.INVALID_REPLICATION_FACTOR
     assert ask(cluster, NewTopic("t", 1, 2))[0].outcome.ok
 
 
-def test_without_brokers_nothing_can_be_created() -> None:
+def test_no_topic_can_be_created_without_brokers() -> None:
     assert refused(Cluster(), NewTopic("t")) is ApiError.INVALID_REPLICATION_FACTOR
 
 
@@ -91,7 +91,7 @@ def test_without_brokers_nothing_can_be_created() -> None:
     "rows",
     [((1, 1),), ((1, 9),), ((1, 2), (1,)), ((),), ((1, 2), ()), ((-1,),)],
 )
-def test_assignments_that_are_refused(cluster: Cluster, rows: tuple[tuple[int, ...], ...]) -> None:
+def test_invalid_assignments_are_refused(cluster: Cluster, rows: tuple[tuple[int, ...], ...]) -> None:
     assert refused(cluster, NewTopic("t", assignment=rows)) is ApiError.INVALID_REPLICA_ASSIGNMENT
 
 
@@ -102,7 +102,7 @@ def test_an_assignment_to_fenced_brokers_alone_is_refused(cluster: Cluster) -> N
     assert (cluster.partition(topic).leader, cluster.partition(topic).isr) == (2, (2,))
 
 
-def test_an_assignment_and_other_counts_contradict(cluster: Cluster) -> None:
+def test_an_assignment_together_with_counts_is_refused(cluster: Cluster) -> None:
     assert refused(cluster, NewTopic("t", 3, -1, assignment=((1,),))) is ApiError.INVALID_REQUEST
     assert refused(cluster, NewTopic("t", -1, 2, assignment=((1,),))) is ApiError.INVALID_REQUEST
 
@@ -155,7 +155,7 @@ def test_an_assignment_and_other_counts_contradict(cluster: Cluster) -> None:
         ("min.insync.replicas", "4"),
     ],
 )
-def test_configs_that_are_refused_name_the_key_and_what_is_allowed(cluster: Cluster, key: str, value: str) -> None:
+def test_the_refusal_of_a_config_names_the_key_and_the_permitted_values(cluster: Cluster, key: str, value: str) -> None:
     answer = ask(cluster, NewTopic("t", 1, 3, configs=((key, value),)))[0]
     assert answer.outcome.error is ApiError.INVALID_CONFIG
     assert key in answer.outcome.message
@@ -187,7 +187,7 @@ def test_a_config_given_twice_is_refused(cluster: Cluster) -> None:
         ("segment.index.bytes", "4"),
     ],
 )
-def test_a_config_without_effect_is_accepted_and_says_so(cluster: Cluster, key: str, value: str) -> None:
+def test_a_config_without_effect_is_accepted_and_documented_as_such(cluster: Cluster, key: str, value: str) -> None:
     assert ask(cluster, NewTopic("t", 1, 3, configs=((key, value),)))[0].outcome.ok
     assert "no effect: " in TOPIC_CONFIGS[key].allowed
 
@@ -216,7 +216,9 @@ def test_a_config_without_effect_is_accepted_and_says_so(cluster: Cluster, key: 
         ("compression.zstd.level", "22"),
     ],
 )
-def test_configs_of_compaction_and_compression_have_an_effect(cluster: Cluster, key: str, value: str) -> None:
+def test_configs_of_compaction_and_compression_are_accepted_and_have_an_effect(
+    cluster: Cluster, key: str, value: str
+) -> None:
     assert ask(cluster, NewTopic("t", 1, 3, configs=((key, value),)))[0].outcome.ok
     assert not TOPIC_CONFIGS[key].no_effect
 
@@ -235,7 +237,7 @@ def test_a_codec_whose_library_is_missing_is_refused_by_name(cluster: Cluster) -
         assert altered.outcome.error is error
 
 
-def test_every_default_is_itself_allowed() -> None:
+def test_every_default_of_a_topic_config_is_valid() -> None:
     for config in TOPIC_CONFIGS.values():
         assert config.problem(config.default) is None
     assert list(TOPIC_CONFIGS) == sorted(TOPIC_CONFIGS)
@@ -268,7 +270,7 @@ def test_min_insync_replicas_is_resolved_at_creation(cluster: Cluster, factor: i
     assert cluster.image.topic_config(topic_id, "min.insync.replicas") == value
 
 
-def test_the_clusters_min_insync_replicas_comes_before_the_default(cluster: Cluster) -> None:
+def test_min_insync_replicas_of_the_cluster_overrides_the_default(cluster: Cluster) -> None:
     cluster.apply([Config(ConfigScope.CLUSTER, "", "min.insync.replicas", "3")])
     three, one = ask(cluster, NewTopic("three", 1, 3), NewTopic("one", 1, 1))
     assert three.topic_id is not None
@@ -277,7 +279,7 @@ def test_the_clusters_min_insync_replicas_comes_before_the_default(cluster: Clus
     assert cluster.image.topic_config(one.topic_id, "min.insync.replicas") == "1"
 
 
-def test_counts_left_to_the_cluster() -> None:
+def test_the_default_replication_factor_depends_on_the_number_of_brokers() -> None:
     cluster = Cluster()
     cluster.start(1)
     answer = ask(cluster, NewTopic("alone"))[0]
@@ -287,7 +289,7 @@ def test_counts_left_to_the_cluster() -> None:
     assert (answer.partitions, answer.replication_factor) == (1, 3)
 
 
-def test_a_broker_with_one_directory_has_no_choice() -> None:
+def test_a_replica_is_assigned_to_a_directory_only_if_its_broker_has_just_one() -> None:
     cluster = Cluster()
     cluster.start(1)
     cluster.register(2, directory_ids=(directory(2), directory(2, 1)))
@@ -296,7 +298,7 @@ def test_a_broker_with_one_directory_has_no_choice() -> None:
     assert cluster.partition(topic).replicas == (Replica(1, directory(1)), Replica(2))
 
 
-def test_validating_makes_no_records(cluster: Cluster) -> None:
+def test_validating_a_creation_makes_no_records(cluster: Cluster) -> None:
     end = cluster.image.end_offset
     good, bad = ask(cluster, NewTopic("good", 2, 2), NewTopic("bad", 0, 1), validate_only=True)
     assert (good.outcome.ok, good.topic_id, good.partitions) == (True, None, 2)
@@ -304,7 +306,7 @@ def test_validating_makes_no_records(cluster: Cluster) -> None:
     assert cluster.image.end_offset == end
 
 
-def test_an_id_that_exists_is_drawn_again(cluster: Cluster) -> None:
+def test_a_topic_id_that_exists_or_is_reserved_is_drawn_again(cluster: Cluster) -> None:
     taken = cluster.create("taken", (1,))
     drawn = iter([UUID(int=0), taken, UUID(int=77)])
     decision = create_topics(cluster.image, [NewTopic("t", 1, 1)], lambda: next(drawn))
@@ -314,7 +316,7 @@ def test_an_id_that_exists_is_drawn_again(cluster: Cluster) -> None:
 # Several at once
 
 
-def test_each_topic_of_a_request_has_its_own_outcome(cluster: Cluster) -> None:
+def test_each_topic_of_a_creation_request_has_its_own_outcome(cluster: Cluster) -> None:
     answers = ask(cluster, NewTopic("good", 1, 1), NewTopic("b d", 1, 1), NewTopic("also", 1, 1))
     assert [answer.outcome.error for answer in answers] == [
         ApiError.NONE,
@@ -324,7 +326,7 @@ def test_each_topic_of_a_request_has_its_own_outcome(cluster: Cluster) -> None:
     assert sorted(cluster.image.topic_ids) == ["also", "good"]
 
 
-def test_a_name_twice_in_one_request_makes_neither(cluster: Cluster) -> None:
+def test_a_topic_name_that_a_request_repeats_is_not_created(cluster: Cluster) -> None:
     answers = ask(cluster, NewTopic("t", 1, 1), NewTopic("t", 2, 1), NewTopic("u", 1, 1))
     assert [answer.outcome.error for answer in answers] == [
         ApiError.INVALID_REQUEST,
@@ -333,7 +335,7 @@ def test_a_name_twice_in_one_request_makes_neither(cluster: Cluster) -> None:
     ]
 
 
-def test_a_request_above_one_batch_changes_nothing(cluster: Cluster) -> None:
+def test_a_request_that_exceeds_one_batch_creates_no_topic(cluster: Cluster) -> None:
     end = cluster.image.end_offset
     answers = ask(cluster, NewTopic("a", 6000, 1), NewTopic("b", 6000, 1), NewTopic("", 1, 1))
     assert [answer.outcome.error for answer in answers] == [
@@ -392,7 +394,7 @@ def test_a_retried_creation_of_a_topic_that_is_being_reassigned_compares_the_new
     assert not ask(cluster, NewTopic("t", assignment=((1, 2),)))[0].identical
 
 
-def test_settings_left_to_defaults_do_not_differ(cluster: Cluster) -> None:
+def test_a_retried_creation_with_default_values_is_identical(cluster: Cluster) -> None:
     cluster.create("t", (1, 2, 3), (2, 3, 1))
     assert ask(cluster, NewTopic("t"))[0].identical
     assert ask(cluster, NewTopic("t", assignment=((1, 2, 3), (2, 3, 1))))[0].identical
@@ -444,7 +446,7 @@ def test_a_recreated_topic_has_another_id_and_continues_its_leader_epochs(cluste
     assert cluster.image.first_leader_epoch("t", 2) == 1
 
 
-def test_a_name_deleted_long_ago_is_forgotten_unless_it_exists_again(cluster: Cluster) -> None:
+def test_the_leader_epochs_of_a_deleted_topic_are_removed_unless_its_name_exists_again(cluster: Cluster) -> None:
     for name in ("gone", "back"):
         cluster.create(name, (1,))
     cluster.apply(delete_topics(cluster.image, ["gone", "back"], []).records)
@@ -490,10 +492,10 @@ def test_a_large_topic_is_spread_evenly() -> None:
     assert {cluster.image.leader_count(broker) for broker in range(1, 8)} == {285, 286}
     counts = [cluster.image.replica_count(broker) for broker in range(1, 8)]
     assert max(counts) - min(counts) <= 1
-    assert len({row[:2] for row in rows}) == 7 * 6  # every leader is succeeded by every other
+    assert len({row[:2] for row in rows}) == 7 * 6  # each ordered pair of brokers occurs as leader and second replica
 
 
-def test_a_request_for_too_many_replicas_changes_nothing() -> None:
+def test_a_request_for_too_many_replicas_creates_no_topic() -> None:
     cluster = Cluster()
     cluster.start(*range(1, 21))
     assert refused(cluster, NewTopic("t", 9000, 20)) is ApiError.POLICY_VIOLATION
@@ -529,7 +531,7 @@ def test_replicas_spread_over_racks_first() -> None:
         assert sorted(Counter(broker % 3 for broker in row).values()) == [1, 1, 2]
 
 
-def test_uneven_racks_still_get_a_replica_each() -> None:
+def test_each_of_two_uneven_racks_gets_a_replica_of_each_partition() -> None:
     cluster = Cluster()
     cluster.start(1, 2, 3, rack="large")
     cluster.start(4, rack="small")
@@ -548,7 +550,7 @@ def test_a_new_broker_does_not_get_a_whole_topic() -> None:
     assert spread(cluster, "one", 1, 1) == [(4,)]
 
 
-def test_placement_is_the_same_on_every_controller(cluster: Cluster) -> None:
+def test_placement_is_deterministic(cluster: Cluster) -> None:
     topics = [NewTopic("a", 7, 2), NewTopic("b", 3, 3)]
 
     def place() -> list[tuple[Replica, ...]]:

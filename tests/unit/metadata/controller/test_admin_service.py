@@ -247,7 +247,7 @@ def test_an_unclean_election_is_made_once_the_config_allows_it(is_answered: bool
     run(test())
 
 
-def test_an_unregistered_broker_may_register_again() -> None:
+def test_a_fenced_broker_without_replicas_is_unregistered_through_the_service() -> None:
     async def test() -> None:
         plane = await ready()
         request = pb.UnregisterBrokerRequest(broker_id=2)
@@ -404,7 +404,7 @@ BAD: list[tuple[AnyRpc, Message, Callable[[Any], list[str]], list[str]]] = [
 
 
 @pytest.mark.parametrize("at", range(len(BAD)), ids=lambda at: f"{BAD[at][0]}-{at}")
-def test_bad_requests_get_a_named_answer_and_change_nothing(at: int) -> None:
+def test_invalid_requests_get_an_error_code_and_change_nothing(at: int) -> None:
     rpc, request, words, expected = BAD[at]
 
     async def test() -> None:

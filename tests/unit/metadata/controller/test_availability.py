@@ -1,4 +1,4 @@
-"""The partitions that are counted as unavailable, for how long, and their series."""
+"""Unavailable partitions: their number, the time for which they are unavailable, and their metrics."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def slow(cluster: Cluster) -> dict[tuple[str, int], str]:
 @pytest.mark.parametrize("min_isr", [1, 2, 3])
 @pytest.mark.parametrize("adding", [(), (4,), (3, 4)])
 @pytest.mark.parametrize("isr", [(1,), (1, 2), (1, 4), (1, 3, 4), (1, 2, 3, 4)])
-def test_a_partition_is_under_its_minimum_when_its_leader_refuses_writes(
+def test_a_partition_counts_as_under_min_isr_exactly_when_its_leader_refuses_writes(
     min_isr: int, adding: tuple[int, ...], isr: tuple[int, ...]
 ) -> None:
     replicas = tuple(Replica(each, UNASSIGNED) for each in (1, 2, 3, 4))
@@ -118,7 +118,7 @@ def now(availability: Availability) -> dict[tuple[str, int], str]:
     return {(topic, int(index)): state for (topic, index, state), is_now in shown.items() if is_now}
 
 
-def test_a_failure_is_counted_while_it_lasts_and_added_up_afterwards() -> None:
+def test_unavailable_partitions_are_counted_and_their_unavailable_seconds_accumulate() -> None:
     async def test() -> None:
         cluster = Followed()
         cluster.start(1, 2, 3)
@@ -151,7 +151,7 @@ def test_a_failure_is_counted_while_it_lasts_and_added_up_afterwards() -> None:
     run(test())
 
 
-def test_only_the_active_controller_reports_and_only_its_own_time() -> None:
+def test_only_an_active_and_caught_up_controller_reports_unavailable_partitions() -> None:
     async def test() -> None:
         cluster = Followed()
         cluster.is_caught_up = False
@@ -175,7 +175,7 @@ def test_only_the_active_controller_reports_and_only_its_own_time() -> None:
     run(test())
 
 
-def test_a_changed_min_isr_changes_the_partitions_under_it() -> None:
+def test_a_changed_min_isr_changes_the_partitions_that_count_as_under_min_isr() -> None:
     async def test() -> None:
         cluster = Followed()
         cluster.start(1, 2, 3)
@@ -234,7 +234,7 @@ def test_a_snapshot_replaces_the_unavailable_partitions() -> None:
     run(test())
 
 
-def test_series_are_bounded_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_series_is_limited_and_the_counts_include_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SERIES_MAX", 4)
 
     async def test() -> None:
@@ -248,7 +248,9 @@ def test_series_are_bounded_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) 
         cluster.fence(2)
         assert followed.counts() == {LEADERLESS: 20, UNDER_MIN_ISR: 0}
         assert len(followed.unavailable() or {}) == 4
-        assert set((followed.seconds() or {}).values()) == {5.0}, "the longest first"
+        assert set((followed.seconds() or {}).values()) == {5.0}, (
+            "the series of the longest unavailable partitions are kept"
+        )
         await asyncio.sleep(1)
         cluster.back(2)
         assert len(followed.unavailable() or {}) == 4
@@ -259,7 +261,7 @@ def test_series_are_bounded_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) 
     run(test())
 
 
-def test_the_series_as_prometheus_reads_them() -> None:
+def test_availability_metrics_are_exported_with_state_topic_and_partition() -> None:
     async def test() -> None:
         cluster = Followed()
         cluster.start(1)
@@ -285,7 +287,7 @@ def test_the_series_as_prometheus_reads_them() -> None:
     run(test())
 
 
-def test_nothing_is_reported_before_all_partitions_were_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_counts_are_reported_before_all_partitions_were_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE", 1)
 
     async def test() -> None:
@@ -296,7 +298,7 @@ def test_nothing_is_reported_before_all_partitions_were_examined(monkeypatch: py
         cluster.fence(1)
         followed = cluster.follow()
         assert followed.counts() is None
-        cluster.back(1)  # those not examined yet would be missed without their batch
+        cluster.back(1)  # partitions that are not examined yet are counted only if this batch is followed
         cluster.fence(1)
         assert followed.counts() is None
         await asyncio.sleep(1)
@@ -362,12 +364,12 @@ def test_the_maintained_counts_equal_a_full_count(monkeypatch: pytest.MonkeyPatc
             await asyncio.sleep(1)
             assert now(followed) == slow(cluster)
             assert sum((followed.counts() or {}).values()) == len(slow(cluster))
-        assert UNDER_MIN_ISR in kinds, "the history was too dull"
+        assert UNDER_MIN_ISR in kinds, "the random changes bring some partition below min ISR"
 
     run(test())
 
 
-def test_k14457_the_metrics_show_what_is_committed() -> None:
+def test_k14457_the_availability_metrics_show_only_committed_state() -> None:
     async def test() -> None:
         plane = await started(1)
         followed = Availability(plane.replay, lambda: plane.controller.active, lambda: True)

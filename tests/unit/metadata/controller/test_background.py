@@ -33,7 +33,7 @@ async def refuse_for(plane: Plane, seconds: float, *beating: int) -> None:
         for broker_id in beating:
             assert (await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, broker_id))).result.error == "NONE"
         await asyncio.sleep(0.5)
-    assert plane.node.refused, "the background work has tried"
+    assert plane.node.refused, "the background work has tried to append"
     plane.node.busy = False
 
 
@@ -48,7 +48,7 @@ def test_leader_balance_continues_after_a_refused_append() -> None:
     run(test())
 
 
-def test_a_config_change_cancels_a_round_that_waits_after_a_refusal() -> None:
+def test_a_config_change_cancels_a_round_of_leader_balancing_that_waits_after_a_refusal() -> None:
     async def test() -> None:
         plane = await unbalanced(("leader.rebalance.interval.ms", "5000"))
         await refuse_for(plane, 8, 1, 2)
@@ -61,7 +61,7 @@ def test_a_config_change_cancels_a_round_that_waits_after_a_refusal() -> None:
     run(test())
 
 
-def test_a_broker_whose_session_ended_during_a_refusal_is_fenced_after_it() -> None:
+def test_a_broker_whose_session_ended_while_appends_were_refused_is_fenced_afterwards() -> None:
     async def test() -> None:
         plane = await started(1, 2, 3)
         plane.node.auto_commit = True
@@ -76,7 +76,7 @@ def test_a_broker_whose_session_ended_during_a_refusal_is_fenced_after_it() -> N
     run(test())
 
 
-def test_a_pause_without_heartbeats_gives_every_broker_a_full_session() -> None:
+def test_every_broker_gets_a_full_session_after_a_pause_of_the_controller() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
@@ -154,7 +154,7 @@ def test_a_reassignment_completes_although_the_new_controller_is_refused_at_firs
     run(test())
 
 
-def test_names_of_deleted_topics_are_forgotten_after_a_refusal() -> None:
+def test_the_names_of_deleted_topics_are_removed_after_a_refused_append() -> None:
     async def test() -> None:
         plane = await started(1, settings=ControllerSettings(session_timeout_ms=10**9, forget_after_ms=80_000))
         plane.node.auto_commit = True
@@ -168,7 +168,7 @@ def test_names_of_deleted_topics_are_forgotten_after_a_refusal() -> None:
     run(test())
 
 
-def test_all_names_that_are_due_are_forgotten_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_names_of_deleted_topics_that_are_due_are_removed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         plane = await started(1, settings=ControllerSettings(session_timeout_ms=10**9, forget_after_ms=80_000))
         plane.node.auto_commit = True
@@ -236,7 +236,7 @@ def test_partitions_get_leaders_although_the_heartbeat_that_elects_them_is_inter
     run(test())
 
 
-def test_a_new_registration_begins_a_session_and_a_repeated_one_does_not() -> None:
+def test_a_new_incarnation_begins_a_session_and_a_repeated_registration_does_not() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.auto_commit = True
@@ -301,7 +301,9 @@ def test_a_step_returns_the_time_of_its_next_run() -> None:
         (NotLeaderError(), [0.0]),
     ],
 )
-def test_the_next_run_of_a_step_whose_append_is_refused(error: Exception, then: list[float]) -> None:
+def test_a_step_whose_append_is_refused_runs_again_after_a_pause_unless_leadership_is_lost(
+    error: Exception, then: list[float]
+) -> None:
     async def test() -> None:
         work = Work(error)
         work.job.wake()
@@ -327,19 +329,19 @@ def test_only_a_reset_moves_a_step_to_a_later_time() -> None:
     run(test())
 
 
-def test_a_step_knows_how_late_it_is() -> None:
+def test_a_step_that_runs_late_gets_its_delay() -> None:
     async def test() -> None:
         work = Work(CannotAppendNowError("paused"))
         work.job.wake(1.0)
         loop: Any = asyncio.get_running_loop()
         loop.now += 31.0  # the process was suspended
         await asyncio.sleep(2)
-        assert work.late_s == [30.0, 0.0], "a refusal does not make it late"
+        assert work.late_s == [30.0, 0.0], "a refusal does not count as delay"
 
     run(test())
 
 
-def test_nothing_runs_after_the_leadership() -> None:
+def test_no_background_step_runs_after_the_leadership_has_ended() -> None:
     async def test() -> None:
         work = Work()
         work.job.wake(1.0)

@@ -96,7 +96,7 @@ def test_a_leader_change_of_another_epoch_activates_no_controller() -> None:
     run(test())
 
 
-def test_pending_starts_as_the_whole_log_of_earlier_leaders() -> None:
+def test_the_pending_image_of_a_new_controller_contains_the_whole_log_of_earlier_leaders() -> None:
     async def test() -> None:
         first = await started(1, 2)
         asked = first.start(rpcs.CREATE_TOPICS, new_topic("t"))
@@ -178,7 +178,7 @@ def test_a_request_without_records_is_answered_once_the_leader_is_confirmed() ->
         created = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
         await settle()
         plane.node.commit()
-        assert (await created).topics[0].result.error == "NONE", "its commit is the proof"
+        assert (await created).topics[0].result.error == "NONE", "the commit confirms the leader"
         assert plane.node.rounds == len(waiting)
         assert not any(task.done() for task in waiting)
         plane.node.confirm.set()
@@ -189,7 +189,7 @@ def test_a_request_without_records_is_answered_once_the_leader_is_confirmed() ->
     run(test())
 
 
-def test_an_unconfirmed_leader_serves_nothing() -> None:
+def test_an_unconfirmed_leader_serves_no_requests() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.confirm = asyncio.Event()
@@ -223,7 +223,7 @@ def test_an_unknown_outcome_of_a_change_is_reported_as_unknown() -> None:
     run(test())
 
 
-def test_control_records_take_offsets_too() -> None:
+def test_control_records_between_metadata_records_take_offsets() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.append_control()
@@ -245,7 +245,7 @@ def test_control_records_take_offsets_too() -> None:
     run(test())
 
 
-def test_a_request_times_out() -> None:
+def test_a_change_that_times_out_has_an_unknown_outcome_only_if_it_was_appended() -> None:
     async def test() -> None:
         plane = await started(1)
         changed = plane.start(rpcs.CREATE_TOPICS, new_topic("t"), 1000)
@@ -263,7 +263,7 @@ def test_a_request_times_out() -> None:
 # When leadership ends
 
 
-def test_after_a_lost_leadership_appended_changes_are_unknown_and_others_not_done() -> None:
+def test_a_lost_leadership_leaves_appended_changes_unknown_and_refuses_other_requests() -> None:
     async def test() -> None:
         plane = await started(1)
         appended = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
@@ -293,7 +293,7 @@ def test_an_appended_change_may_be_committed_by_the_next_leader() -> None:
         await settle()
         plane.node.lose(2, None)
         assert (await appended).result.error == "OUTCOME_UNKNOWN"
-        plane.node.commit()  # by the new leader: the batch is decoded, not taken from a prepared result
+        plane.node.commit()  # the new leader commits the batch, so the batch is decoded, and no prepared result is used
         assert "t" in plane.replay.image.topic_ids
 
     run(test())
@@ -302,7 +302,7 @@ def test_an_appended_change_may_be_committed_by_the_next_leader() -> None:
 def test_an_append_that_the_node_refuses_changes_nothing() -> None:
     async def test() -> None:
         plane = await started(1)
-        plane.node.leading = False  # the node knows this already, the controller does not
+        plane.node.leading = False  # only the node knows this yet, not the controller
         reply = await plane.call(rpcs.CREATE_TOPICS, new_topic("t"))
         assert reply.result.error == "NOT_CONTROLLER"
         assert plane.controller.pending is not None
@@ -366,7 +366,7 @@ def test_subscribers_see_every_batch_in_order() -> None:
     run(test())
 
 
-def test_waiting_for_an_offset() -> None:
+def test_a_wait_for_an_offset_ends_once_the_offset_is_applied() -> None:
     async def test() -> None:
         plane = await started(1)
         end = plane.node.log_end_offset
@@ -384,7 +384,7 @@ def test_waiting_for_an_offset() -> None:
     run(test())
 
 
-def test_a_batch_that_is_not_understood_ends_the_replay() -> None:
+def test_the_replay_fails_at_a_batch_that_cannot_be_decoded() -> None:
     replay = MetadataReplay()
     with pytest.raises(CorruptStoreError, match="offset 0"):
         replay.apply(Batch(0, 1, 1, 0, b"\xff\xff"))
@@ -464,7 +464,7 @@ def test_brokers_that_stop_answering_together_are_all_fenced() -> None:
     run(test())
 
 
-def test_the_session_timeout_is_a_setting() -> None:
+def test_the_session_timeout_follows_the_settings() -> None:
     async def test() -> None:
         plane = await started(1, settings=ControllerSettings(session_timeout_ms=500))
         plane.node.auto_commit = True
@@ -551,7 +551,7 @@ def test_a_heartbeat_of_an_old_incarnation_does_not_extend_the_session() -> None
     run(test())
 
 
-def test_a_controlled_shutdown_waits_until_the_others_have_applied_it() -> None:
+def test_a_controlled_shutdown_waits_until_the_other_brokers_have_applied_it() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
@@ -569,7 +569,7 @@ def test_a_controlled_shutdown_waits_until_the_others_have_applied_it() -> None:
     run(test())
 
 
-def test_permission_to_stop_waits_for_its_commit() -> None:
+def test_the_permission_to_shut_down_waits_for_its_commit() -> None:
     async def test() -> None:
         plane = await started(1)
         first = plane.start(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_shutdown=True))
@@ -585,7 +585,7 @@ def test_permission_to_stop_waits_for_its_commit() -> None:
     run(test())
 
 
-def test_k21_a_large_failure_takes_several_batches_with_others_between_them() -> None:
+def test_k21_heartbeats_are_answered_between_the_batches_of_a_large_failure() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
@@ -628,7 +628,7 @@ def test_leaderless_partitions_get_leaders_at_activation() -> None:
     run(test())
 
 
-def test_the_leader_epochs_of_a_topic_are_forgotten_a_day_after_its_deletion() -> None:
+def test_the_leader_epochs_of_a_topic_are_removed_a_day_after_its_deletion() -> None:
     async def test() -> None:
         plane = await started(1, settings=ControllerSettings(session_timeout_ms=10**9))
         plane.node.auto_commit = True
@@ -665,7 +665,7 @@ def test_a_broken_invariant_ends_the_process() -> None:
     run(test())
 
 
-def test_records_that_the_image_cannot_take_are_never_appended() -> None:
+def test_records_that_the_image_cannot_apply_are_never_appended() -> None:
     async def test() -> None:
         plane = await started(1)
         end = plane.node.log_end_offset
@@ -696,7 +696,7 @@ def test_k21_a_batch_of_too_many_bytes_is_refused_before_it_is_appended(monkeypa
     run(test())
 
 
-def test_a_request_whose_second_batch_has_too_many_bytes_says_that_the_first_was_appended(
+def test_the_refusal_of_a_too_large_second_batch_reports_that_the_first_was_appended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test() -> None:

@@ -184,14 +184,17 @@ def test_each_field_of_a_request_is_checked(rpc: AnyRpc) -> None:
     run(test())
 
 
-def test_the_unchanged_requests_are_valid() -> None:
+def test_the_requests_without_changed_fields_are_valid() -> None:
     """Otherwise their fields would not be tested one by one."""
 
     async def test() -> None:
         for rpc in METHODS:
             plane = await prepared()
             reply = await plane.call(rpc, requests(plane)[rpc], 1_000)
-            if rpc not in (rpcs.UNREGISTER_BROKER, rpcs.DELETE_TOPICS):  # in use; named twice, by name and by id
+            if rpc not in (
+                rpcs.UNREGISTER_BROKER,
+                rpcs.DELETE_TOPICS,
+            ):  # the broker is in use; the topic is named twice, by name and by id
                 assert words_of(reply) <= {"NONE", "ELECTION_NOT_NEEDED"}, (rpc, reply)
 
     run(test())

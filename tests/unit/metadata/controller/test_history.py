@@ -60,14 +60,14 @@ def test_the_image_at_every_offset_is_reproduced(snapshots: str) -> None:
             inside += end != offset
             assert image.end_offset == end
             assert image.digest() == kept.images[end].digest()
-            assert timestamp_ms in (0, kept.timestamps.get(end)), "of the last batch, or unknown"
+            assert timestamp_ms in (0, kept.timestamps.get(end)), "the time of the last batch, or unknown"
             assert timestamp_ms or end == 0 or end in kept.snapshots
-        assert inside > 3, "offsets inside a batch give the image before it"
+        assert inside > 3, "an offset inside a batch gives the image before that batch"
 
     run(test())
 
 
-def test_the_same_offset_is_built_once() -> None:
+def test_the_latest_images_are_cached() -> None:
     async def test() -> None:
         plane, kept = await lived()
         history = History(kept)
@@ -79,7 +79,7 @@ def test_the_same_offset_is_built_once() -> None:
         for offset in (1, 2, 3):
             await history.image_at(offset)
         await history.image_at(end)
-        assert kept.reads > reads, "only the latest few are remembered"
+        assert kept.reads > reads, "only the latest images are cached"
 
     run(test())
 
@@ -104,7 +104,7 @@ def test_a_log_deleted_during_a_read_is_reported_as_missing(monkeypatch: pytest.
     run(test())
 
 
-def test_a_chain_is_every_change_of_the_partition_with_its_cause() -> None:
+def test_a_chain_contains_every_change_of_the_partition_with_its_cause() -> None:
     async def test() -> None:
         plane, kept = await lived()
         image = plane.replay.image
@@ -129,7 +129,7 @@ def test_a_chain_is_every_change_of_the_partition_with_its_cause() -> None:
     run(test())
 
 
-def test_a_chain_begins_with_the_log() -> None:
+def test_a_chain_contains_only_changes_in_the_retained_log() -> None:
     async def test() -> None:
         plane, kept = await lived()
         topic = plane.replay.image.topic("kept")
@@ -149,7 +149,7 @@ def test_a_chain_begins_with_the_log() -> None:
     run(test())
 
 
-def test_a_change_whose_cause_was_deleted_has_no_cause() -> None:
+def test_a_change_in_a_chain_has_no_cause_if_the_record_of_the_cause_was_deleted() -> None:
     async def test() -> None:
         plane, kept = await lived()
         topic = plane.replay.image.topic("kept")

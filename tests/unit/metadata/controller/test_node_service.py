@@ -1,4 +1,4 @@
-"""The Node service: the metadata and the state that a node reports, and questions that it cannot answer."""
+"""The Node service: the metadata and the state that a node reports, and requests that it cannot answer."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_the_whole_log_is_read_in_pieces_of_any_size() -> None:
     run(test())
 
 
-def test_the_batch_that_holds_an_offset_comes_first() -> None:
+def test_a_read_begins_with_the_batch_that_contains_the_offset() -> None:
     async def test() -> None:
         one = await node()
         batch = next(batch for batch in one.plane.node.log if batch.count > 2)
@@ -291,7 +291,7 @@ def test_an_offset_below_the_log_is_refused_although_its_image_is_known(was_aske
     run(test())
 
 
-def test_more_partitions_than_one_answer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_description_of_more_partitions_than_one_reply_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metadata.controller.describe.PARTITIONS_IN_REPLY_MAX", 2)
 
     async def test() -> None:
@@ -325,7 +325,7 @@ def test_a_damaged_history_is_reported_in_the_reply(monkeypatch: pytest.MonkeyPa
     run(test())
 
 
-def test_a_partition_explains_itself() -> None:
+def test_the_changes_of_a_partition_are_explained() -> None:
     async def test() -> None:
         one = await node()
         asked = pb.ExplainPartitionRequest(partition=controller_pb2.TopicPartition(topic="kept", index=1))
@@ -357,7 +357,7 @@ def _end(one: Node, offset: int) -> int:
     return min(end for end in one.kept.images if end > offset)
 
 
-def test_only_brokers_answer_questions_for_brokers() -> None:
+def test_requests_about_the_broker_return_its_state_or_report_that_the_node_is_no_broker() -> None:
     async def test() -> None:
         one = await node()
         for rpc in (rpcs.LIST_APPLIED_BATCHES, rpcs.DESCRIBE_REPLICAS, rpcs.PURGE_STRAYS):
@@ -379,7 +379,7 @@ def test_only_brokers_answer_questions_for_brokers() -> None:
     run(test())
 
 
-def test_more_replicas_than_one_answer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_description_of_more_replicas_than_one_reply_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_service, "PARTITIONS_IN_REPLY_MAX", 1)
 
     async def test() -> None:
@@ -418,7 +418,7 @@ def test_a_node_describes_itself() -> None:
     run(test())
 
 
-def test_the_number_of_concurrent_questions_is_limited() -> None:
+def test_the_number_of_concurrent_requests_is_limited() -> None:
     async def test() -> None:
         one = await node()
         waiting = [
@@ -436,7 +436,7 @@ def test_the_number_of_concurrent_questions_is_limited() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(list(REQUESTS)), st.binary(max_size=60))
-def test_no_request_raises(rpc: AnyRpc, data: bytes) -> None:
+def test_no_request_to_the_node_service_raises_an_exception(rpc: AnyRpc, data: bytes) -> None:
     request = rpc.request()
     try:
         request.ParseFromString(data)
@@ -481,25 +481,27 @@ async def ends_of(one: Node) -> list[int]:
     return [end.node_id for end in (await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())).ends]
 
 
-def test_the_last_end_of_another_node_is_kept_until_it_runs_again() -> None:
+def test_the_last_reported_end_of_another_node_is_kept_until_it_runs_again() -> None:
     async def test() -> None:
         one = await node()
         observe(one, 14, 15)
         for request in (ended(14, "disk full"), ended(15), ended(14, "disk\nfailed")):
             assert (await one.ask(rpcs.REPORT_END, request)).result.error == "NONE"
         (first, second) = (await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())).ends
-        assert (first.node_id, second.node_id) == (15, 14)  # regardless of the report itself
+        assert (first.node_id, second.node_id) == (15, 14)  # the id in the request counts, not the id in the report
         assert (second.cause, second.next, second.exit_status, second.at_ms) == ("disk failed", "make room", 7, 5_000)
         assert list(second.directories) == [pb.Directory(path="/data", total_bytes=10)]
         assert (await one.ask(rpcs.REPORT_END, pb.ReportEndRequest(node_id=14))).result.error == "NONE"
         assert await ends_of(one) == [15]
-        assert (await one.ask(rpcs.REPORT_END, ended(one.kept.node_id))).result.error == "NONE"  # it still answers
+        assert (
+            await one.ask(rpcs.REPORT_END, ended(one.kept.node_id))
+        ).result.error == "NONE"  # the node itself still runs
         assert await ends_of(one) == [15]
 
     run(test())
 
 
-def test_only_known_voters_observers_and_brokers_have_an_end() -> None:
+def test_only_ends_of_known_voters_observers_and_brokers_are_accepted() -> None:
     async def test() -> None:
         one = await node()
         one.kept.voters = (VoterSet(VOTERS.voters[2:]), None)  # voter 3; the brokers are 1 and 2
@@ -515,7 +517,7 @@ def test_only_known_voters_observers_and_brokers_have_an_end() -> None:
     run(test())
 
 
-def test_an_end_is_forgotten_when_the_node_fetches_again() -> None:
+def test_the_reported_end_of_a_node_is_dropped_when_the_node_fetches_again() -> None:
     async def test() -> None:
         one = await node()
         observe(one, 14)
@@ -534,7 +536,7 @@ def test_an_end_is_forgotten_when_the_node_fetches_again() -> None:
     run(test())
 
 
-def test_an_end_is_forgotten_when_the_broker_registers_again() -> None:
+def test_the_reported_end_of_a_node_is_dropped_when_its_broker_registers_again() -> None:
     async def test() -> None:
         one = await node()
         one.plane.node.auto_commit = True
@@ -549,7 +551,7 @@ def test_an_end_is_forgotten_when_the_broker_registers_again() -> None:
     run(test())
 
 
-def test_reported_ends_are_bounded() -> None:
+def test_the_number_and_the_size_of_reported_ends_are_limited() -> None:
     async def test() -> None:
         one = await node()
         observe(one, *range(1_000, 1_000 + ENDS_MAX + 5))
@@ -567,7 +569,7 @@ def test_reported_ends_are_bounded() -> None:
     run(test())
 
 
-def test_reports_of_ends_cannot_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_log_lines_for_reported_ends_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[dict[str, Any]] = []
     logger = SimpleNamespace(warning=lambda event, **keys: lines.append({"event": event, **keys}))
     monkeypatch.setattr(reported_ends, "logger", logger)
@@ -592,7 +594,7 @@ def test_reports_of_ends_cannot_fill_the_log(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("wrong", [ended(-1), ended(3, at_ms=-1), ended(3, at_ms=2**60), ended(3, status=256)])
-def test_an_impossible_end_is_refused(wrong: pb.ReportEndRequest) -> None:
+def test_an_invalid_reported_end_is_refused(wrong: pb.ReportEndRequest) -> None:
     async def test() -> None:
         one = await node()
         assert (await one.ask(rpcs.REPORT_END, wrong)).result.error == "INVALID_REQUEST"

@@ -79,7 +79,7 @@ def test_a_reassignment_is_requested_listed_and_completed() -> None:
     run(test())
 
 
-def test_dry_run_and_refusals_append_nothing() -> None:
+def test_a_dry_run_and_refused_reassignments_append_nothing() -> None:
     async def test() -> None:
         plane = await moving()
         end = plane.node.log_end_offset
@@ -149,7 +149,7 @@ def test_a_controller_continues_reassignments_that_are_in_its_log() -> None:
     run(test())
 
 
-def test_a_reassignment_completes_once_it_is_no_longer_blocked() -> None:
+def test_a_reassignment_completes_once_min_isr_no_longer_blocks_it() -> None:
     async def test() -> None:
         plane = await moving()
         await plane.call(rpcs.ALTER_REASSIGNMENTS, wanted(3, 2, replace=True))
@@ -193,7 +193,7 @@ async def minimum(plane: Plane, value: int) -> None:
     assert (await plane.call(rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=[change]))).result.error == "NONE"
 
 
-def test_an_unfenced_broker_completes_its_reassignments() -> None:
+def test_a_reassignment_completes_after_its_new_broker_was_unfenced() -> None:
     async def test() -> None:
         plane = await moving()
         await propose(plane, 1, 2, 3)

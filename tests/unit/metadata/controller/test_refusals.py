@@ -135,7 +135,9 @@ def test_a_broker_that_sends_heartbeats_is_never_examined() -> None:
 
 @pytest.mark.parametrize("where", [CONTROL, KAFKA])
 @pytest.mark.parametrize("answer", [None, *ELSE], ids=repr)
-def test_only_a_refusal_by_all_addresses_is_evidence(where: tuple[str, int], answer: Exception | None) -> None:
+def test_a_broker_is_fenced_early_only_if_all_its_addresses_refuse_connections(
+    where: tuple[str, int], answer: Exception | None
+) -> None:
     async def test() -> None:
         plane, net = await watched()
         net.all(REFUSED)
@@ -149,19 +151,19 @@ def test_only_a_refusal_by_all_addresses_is_evidence(where: tuple[str, int], ans
     run(test())
 
 
-def test_an_address_that_hangs_is_no_evidence() -> None:
+def test_a_broker_with_an_address_that_hangs_is_not_fenced_early() -> None:
     async def test() -> None:
         plane, net = await watched()
         net.all(REFUSED)
         net.hangs.add(CONTROL)
         await heartbeats(plane, 5.0, 3)
         assert not fenced(plane)
-        assert net.open == 0, "each attempt has its deadline"
+        assert net.open == 0, "each connection attempt has a deadline"
 
     run(test())
 
 
-def test_the_rounds_restart_after_any_other_result() -> None:
+def test_the_count_of_refused_rounds_restarts_after_any_other_result() -> None:
     async def test() -> None:
         plane, net = await watched()
         answers = iter([REFUSED, REFUSED, TimeoutError(), REFUSED, REFUSED, TimeoutError()])
@@ -215,7 +217,7 @@ def test_a_heartbeat_during_the_last_round_ends_the_examination() -> None:
     run(test())
 
 
-def test_evidence_before_the_last_heartbeat_fences_no_broker() -> None:
+def test_refused_connections_before_the_last_heartbeat_fence_no_broker() -> None:
     async def test() -> None:
         plane, _ = await watched()
         session = plane.controller.session(2)
@@ -231,13 +233,13 @@ def test_evidence_before_the_last_heartbeat_fences_no_broker() -> None:
     run(test())
 
 
-def test_a_registration_after_the_evidence_prevents_the_fencing() -> None:
+def test_a_registration_after_the_refused_connections_prevents_the_fencing() -> None:
     async def test() -> None:
         plane, net = await watched()
         net.all(REFUSED)
         plane.node.busy = True
         await heartbeats(plane, 2.0, 3)
-        assert plane.node.refused, "the fencing was tried"
+        assert plane.node.refused, "the controller tried to fence the broker"
         plane.node.busy = False
         await plane.call(rpcs.REGISTER_BROKER, with_endpoints(2, 2, KAFKA))
         await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))
@@ -247,7 +249,7 @@ def test_a_registration_after_the_evidence_prevents_the_fencing() -> None:
     run(test())
 
 
-def test_a_heartbeat_after_the_evidence_prevents_the_fencing() -> None:
+def test_a_heartbeat_after_the_refused_connections_prevents_the_fencing() -> None:
     async def test() -> None:
         plane, net = await watched()
         net.all(REFUSED)
@@ -261,7 +263,7 @@ def test_a_heartbeat_after_the_evidence_prevents_the_fencing() -> None:
     run(test())
 
 
-def test_the_fencing_is_done_once_the_quorum_accepts_it() -> None:
+def test_an_early_fencing_is_retried_until_the_quorum_accepts_it() -> None:
     async def test() -> None:
         plane, net = await watched()
         net.all(REFUSED)
@@ -278,7 +280,7 @@ def test_the_fencing_is_done_once_the_quorum_accepts_it() -> None:
 
 
 @pytest.mark.parametrize("deaf", [CONTROL, KAFKA])
-def test_without_a_control_address_and_a_listener_that_accepted_there_is_no_evidence(deaf: tuple[str, int]) -> None:
+def test_early_fencing_needs_a_control_address_and_a_listener_that_accepted_before(deaf: tuple[str, int]) -> None:
     """A name that resolves to another host on this node, or a port that a firewall closes, is always refused."""
 
     async def test() -> None:
@@ -297,7 +299,7 @@ def test_without_a_control_address_and_a_listener_that_accepted_there_is_no_evid
     run(test())
 
 
-def test_a_listener_that_this_node_cannot_reach_does_not_count() -> None:
+def test_early_fencing_ignores_a_listener_that_this_node_could_never_reach() -> None:
     async def test() -> None:
         plane = await started(2, 3)
         plane.node.auto_commit = True
@@ -313,7 +315,7 @@ def test_a_listener_that_this_node_cannot_reach_does_not_count() -> None:
     run(test())
 
 
-def test_all_listeners_that_accepted_must_refuse() -> None:
+def test_early_fencing_needs_a_refusal_by_every_listener_that_accepted_before() -> None:
     async def test() -> None:
         plane, net = await watched(KAFKA, OUTSIDE)
         net.all(REFUSED)
@@ -338,7 +340,7 @@ def test_attempts_to_reach_unconfirmed_addresses_back_off() -> None:
         await heartbeats(plane, 64.0, 2)
         tried = net.tried.count(KAFKA)
         await heartbeats(plane, 64.0, 2)
-        assert net.tried.count(KAFKA) == tried, "they count from now on"
+        assert net.tried.count(KAFKA) == tried, "confirmed addresses are not tried again"
         net.all(REFUSED)
         await asyncio.sleep(1.5)
         assert fenced(plane)
@@ -387,7 +389,7 @@ async def crowd(count: int) -> tuple[Plane, Net, range]:
     return plane, net, ids
 
 
-def test_connections_at_a_time_are_bounded() -> None:
+def test_the_number_of_concurrent_connection_attempts_is_limited() -> None:
     async def test() -> None:
         plane, net, ids = await crowd(3 * PROBING_MAX)
         await heartbeats(plane, 2.0, *ids)
@@ -402,7 +404,7 @@ def test_connections_at_a_time_are_bounded() -> None:
     run(test())
 
 
-def test_no_broker_is_examined_after_the_leadership() -> None:
+def test_no_broker_is_examined_after_the_leadership_has_ended() -> None:
     async def test() -> None:
         plane, net = await watched()
         net.all(REFUSED)
@@ -419,7 +421,7 @@ def test_no_broker_is_examined_after_the_leadership() -> None:
     run(test())
 
 
-def test_a_held_up_process_examines_before_it_fences() -> None:
+def test_a_controller_that_was_suspended_examines_brokers_before_it_fences_them() -> None:
     async def test() -> None:
         plane, net = await watched()
         loop = asyncio.get_running_loop()
@@ -429,7 +431,7 @@ def test_a_held_up_process_examines_before_it_fences() -> None:
         await asyncio.sleep(1.0)
         assert not fenced(plane)
         assert not fenced(plane, 3)
-        assert net.tried[-1] == ("number-of-control", 9093), "it accepts, so the listener is not asked"
+        assert net.tried[-1] == ("number-of-control", 9093), "the control address accepts, so the listener is not tried"
 
     run(test())
 

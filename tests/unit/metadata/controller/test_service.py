@@ -28,7 +28,7 @@ def test_every_method_of_the_controller_service_exists() -> None:
 # Malformed
 
 
-def test_malformed_requests_are_refused_by_name() -> None:
+def test_malformed_requests_are_refused_with_an_error_code() -> None:
     async def test() -> None:
         plane = await started(1)
         end = plane.node.log_end_offset
@@ -74,7 +74,7 @@ def test_malformed_requests_are_refused_by_name() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(list(REQUESTS)), st.binary(max_size=80), st.integers(0, 40), st.integers(0, 255))
-def test_any_request_gets_a_reply_and_the_image_stays_sound(rpc: AnyRpc, tail: bytes, at: int, byte: int) -> None:
+def test_any_request_gets_a_reply_and_the_image_stays_consistent(rpc: AnyRpc, tail: bytes, at: int, byte: int) -> None:
     """A valid request with one byte changed and bytes added: refused or answered, never an exception."""
     wire = bytearray(REQUESTS[rpc].SerializeToString() + tail)
     if wire:
@@ -99,7 +99,7 @@ def test_any_request_gets_a_reply_and_the_image_stays_sound(rpc: AnyRpc, tail: b
 # Describe
 
 
-def test_topics_are_described_as_they_are_committed() -> None:
+def test_topics_are_described_once_they_are_committed() -> None:
     async def test() -> None:
         plane = await started(1, 2, 3)
         created = plane.start(rpcs.CREATE_TOPICS, new_topic("t", 2, 3))
@@ -125,7 +125,7 @@ def test_topics_are_described_as_they_are_committed() -> None:
     run(test())
 
 
-def test_too_large_a_description_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_description_of_too_many_partitions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metadata.controller.describe.PARTITIONS_IN_REPLY_MAX", 3)
 
     async def test() -> None:
@@ -161,7 +161,7 @@ def test_brokers_are_described_with_their_applied_offsets() -> None:
     run(test())
 
 
-def test_a_producer_id_block_and_a_directory_through_the_service() -> None:
+def test_the_service_allocates_producer_ids_and_assigns_directories() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.auto_commit = True
@@ -181,7 +181,7 @@ def test_a_producer_id_block_and_a_directory_through_the_service() -> None:
     run(test())
 
 
-def test_an_isr_change_through_the_service() -> None:
+def test_the_service_changes_the_isr_and_refuses_a_repeated_change() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
@@ -201,7 +201,7 @@ def test_an_isr_change_through_the_service() -> None:
     run(test())
 
 
-def test_topics_are_deleted_and_validated_through_the_service() -> None:
+def test_the_service_deletes_topics_and_validates_creations_and_deletions() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.auto_commit = True

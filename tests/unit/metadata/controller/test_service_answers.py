@@ -1,4 +1,4 @@
-"""The Controller service: the answering node, forwarding, and a named outcome for every call."""
+"""The Controller service: which node answers, forwarding, and an error code for every failed call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.metadata.controller.test_controller import new_topic, started
 from tests.unit.metadata.fake_node import Plane, run, settle
 
 
-def test_another_clusters_request_is_refused_before_anything_else() -> None:
+def test_the_request_of_another_cluster_is_refused_before_it_is_forwarded() -> None:
     async def test() -> None:
         for plane in (await started(1), follower()):
             for rpc, request in REQUESTS.items():
@@ -79,7 +79,7 @@ def test_a_leader_that_does_not_answer_makes_the_outcome_unknown(rpc: AnyRpc) ->
 
 
 @pytest.mark.parametrize("rpc", REQUESTS, ids=str)
-def test_a_leader_that_was_never_reached_has_done_nothing(rpc: AnyRpc) -> None:
+def test_a_request_that_never_reached_the_leader_is_refused_as_not_controller(rpc: AnyRpc) -> None:
     async def test() -> None:
         plane = follower()
         plane.transport.answer = UnreachableError("nobody listens", was_sent=False)
@@ -90,7 +90,7 @@ def test_a_leader_that_was_never_reached_has_done_nothing(rpc: AnyRpc) -> None:
 
 
 @pytest.mark.parametrize("rpc", REQUESTS, ids=str)
-def test_a_leader_that_was_never_reached_is_forgotten_for_its_successor(rpc: AnyRpc) -> None:
+def test_a_request_that_never_reached_the_leader_is_sent_to_its_successor(rpc: AnyRpc) -> None:
     async def test() -> None:
         plane = follower()
         plane.transport.hanging.add("there:1")
@@ -105,7 +105,7 @@ def test_a_leader_that_was_never_reached_is_forgotten_for_its_successor(rpc: Any
     run(test())
 
 
-def test_no_request_waits_for_a_hanging_leader_once_another_leads() -> None:
+def test_no_request_waits_for_a_hanging_leader_once_another_node_leads() -> None:
     async def test() -> None:
         plane = follower()
         plane.transport.hanging.add("there:1")
@@ -154,7 +154,7 @@ def test_an_unconfirmed_read_is_answered_without_a_controller(rpc: AnyRpc, leade
 
 
 @pytest.mark.parametrize("rpc", READS, ids=str)
-def test_a_confirmed_read_is_not_marked(rpc: AnyRpc) -> None:
+def test_a_confirmed_read_is_not_marked_as_unconfirmed(rpc: AnyRpc) -> None:
     async def test() -> None:
         plane = await started()
         request = rpc.request()
@@ -193,7 +193,7 @@ def test_a_change_is_never_answered_unconfirmed() -> None:
     run(test())
 
 
-def test_a_refusal_of_a_paused_leader_gives_the_reason() -> None:
+def test_a_refusal_by_a_paused_leader_gives_the_reason() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.confirm = asyncio.Event()
@@ -209,7 +209,7 @@ def test_a_refusal_of_a_paused_leader_gives_the_reason() -> None:
     run(test())
 
 
-def test_without_a_leader_a_call_waits_for_one_within_its_deadline() -> None:
+def test_a_call_waits_for_a_leader_until_its_deadline() -> None:
     async def test() -> None:
         plane = Plane()
         begin = asyncio.get_running_loop().time()
@@ -243,7 +243,7 @@ def test_a_forwarded_request_waits_for_the_activation_of_the_node_that_won() -> 
     run(test())
 
 
-def test_a_request_waits_for_the_address_of_a_new_leader() -> None:
+def test_a_request_is_refused_at_its_deadline_while_the_address_of_the_leader_is_unknown() -> None:
     async def test() -> None:
         plane = follower(None)
         assert (
@@ -254,7 +254,7 @@ def test_a_request_waits_for_the_address_of_a_new_leader() -> None:
     run(test())
 
 
-def test_call_fills_in_the_header() -> None:
+def test_a_call_sets_cluster_id_and_timeout_in_the_request_header() -> None:
     async def test() -> None:
         plane = follower()
         plane.transport.answer = pb.DescribeBrokersReply()

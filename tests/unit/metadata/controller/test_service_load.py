@@ -29,7 +29,7 @@ def test_requests_in_progress_are_limited_separately_for_brokers(
         ids = plane.start(rpcs.ALLOCATE_PRODUCER_IDS, pb.AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch))
         await settle()
         plane.node.commit()
-        assert (await ids).result.error == "NONE", "brokers have room of their own, too"
+        assert (await ids).result.error == "NONE", "requests of brokers have a limit of their own"
         await asyncio.gather(*waiting)
         plane.node.auto_commit = True
         assert (await plane.call(rpcs.CREATE_TOPICS, new_topic("more"))).result.error == "NONE"
@@ -62,7 +62,7 @@ def test_isr_changes_overtake_earlier_administrative_requests() -> None:
         assert done is not None
         assert done.partitions[0] is not None
         assert len(done.partitions[0].isr) == 1
-        assert plane.node.log_end_offset - before < 10 * 51, "most of the bulk is still to be decided"
+        assert plane.node.log_end_offset - before < 10 * 51, "most of the bulk requests are not decided yet"
         assert {task_reply.result.error for task_reply in await asyncio.gather(*bulk)} == {"NONE"}
 
     run(test())
@@ -90,7 +90,7 @@ def test_a_broker_without_heartbeats_is_fenced_under_constant_administration() -
     run(test())
 
 
-def test_queueing_counts_against_the_deadline() -> None:
+def test_the_time_in_the_queue_counts_against_the_deadline_of_a_request() -> None:
     async def test() -> None:
         plane = await started(1)
         loop = asyncio.get_running_loop()
@@ -103,7 +103,7 @@ def test_queueing_counts_against_the_deadline() -> None:
         end = plane.node.log_end_offset
         assert (await second).result.error == "REQUEST_TIMED_OUT"
         assert loop.now == begin + 1.9
-        assert plane.node.log_end_offset == end, "nothing was done for it any more"
+        assert plane.node.log_end_offset == end, "the request made no change after its deadline"
         await first
 
     run(test())

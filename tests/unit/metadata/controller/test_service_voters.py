@@ -86,7 +86,7 @@ def test_every_refusal_of_the_quorum_has_an_error_name(error: VoterChangeError) 
         pb.ChangeVotersRequest(set_target=pb.SetTargetVoters(voters=[pb.VoterAddress(node_id=1, address="a:1")] * 99)),
     ],
 )
-def test_impossible_changes_of_voters_are_refused(request_: pb.ChangeVotersRequest) -> None:
+def test_invalid_changes_of_voters_are_refused(request_: pb.ChangeVotersRequest) -> None:
     async def test() -> None:
         plane = await started(1)
         reply = await plane.call(rpcs.CHANGE_VOTERS, request_)
@@ -96,7 +96,7 @@ def test_impossible_changes_of_voters_are_refused(request_: pb.ChangeVotersReque
     run(test())
 
 
-def test_a_transfer_to_the_present_leader_succeeds() -> None:
+def test_a_transfer_of_leadership_to_the_current_leader_succeeds_without_a_change() -> None:
     async def test() -> None:
         plane = await started(1)
         assert (await plane.call(rpcs.TRANSFER_LEADER, pb.TransferLeaderRequest(to=1))).result.error == "NONE"

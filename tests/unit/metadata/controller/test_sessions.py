@@ -30,7 +30,7 @@ def test_unfenced_brokers_begin_with_a_fresh_session(cluster: Cluster) -> None:
     assert not sessions.live(2, 100.0)
 
 
-def test_a_heartbeat_moves_only_its_own_session(cluster: Cluster) -> None:
+def test_a_heartbeat_extends_only_the_session_of_its_broker(cluster: Cluster) -> None:
     sessions = Sessions(cluster.image, 6.0, 100.0, never_paused)
     sessions.touch(1, cluster.epoch(1), 103.0)
     assert sessions.first_to_expire() == (106.0, 2)
@@ -48,7 +48,7 @@ def test_another_incarnation_starts_a_new_session(cluster: Cluster) -> None:
     assert sessions.touch(1, 60, 103.0).applied_offset == -1
 
 
-def test_the_lowest_applied_offset_of_the_other_brokers(cluster: Cluster) -> None:
+def test_others_applied_is_the_lowest_applied_offset_of_the_other_unfenced_brokers(cluster: Cluster) -> None:
     sessions = Sessions(cluster.image, 6.0, 100.0, never_paused)
     assert sessions.others_applied(cluster.image, 1) == -1  # no heartbeat has reached this controller
     sessions.touch(2, cluster.epoch(2), 101.0).applied_offset = 7
@@ -61,7 +61,7 @@ def test_the_lowest_applied_offset_of_the_other_brokers(cluster: Cluster) -> Non
     assert sessions.others_applied(cluster.image, 1) == cluster.image.end_offset
 
 
-def test_sessions_are_renewed(cluster: Cluster) -> None:
+def test_a_renewal_gives_every_session_the_full_timeout(cluster: Cluster) -> None:
     sessions = Sessions(cluster.image, 6.0, 100.0, never_paused)
     sessions.renew(160.0)
     assert sessions.first_to_expire() == (166.0, 1)
