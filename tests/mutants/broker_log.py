@@ -34,14 +34,14 @@ MUTANTS = (
         MANAGER,
         "            if log.directory_id in failed:\n                segment.forget_index()",
         "            if False:\n                segment.forget_index()",
-        (f"{UNIT}/test_upkeep.py::test_indexes_are_freed_although_a_directory_has_failed",),
+        (f"{UNIT}/test_upkeep.py::test_indexes_are_freed_from_memory_although_a_directory_has_failed",),
     ),
     Mutant(
         "an index that was computed from the batches is never freed",
         UPKEEP,
         "        self._segments.persist_index(segment)\n        segment.unload_index()\n",
         "        segment.unload_index()\n",
-        (f"{UNIT}/test_upkeep.py::test_indexes_are_freed_beyond_their_limit",),
+        (f"{UNIT}/test_upkeep.py::test_indexes_are_freed_from_memory_beyond_their_limit",),
     ),
     Mutant(
         "an index file keeps the timestamps of batches that the segment has lost",
@@ -69,14 +69,14 @@ MUTANTS = (
         "broker/log/segment.py",
         "        if self._index is not None and self._index.persisted == 0:\n",
         "        if False:\n",
-        (f"{UNIT}/test_timestamps.py::test_a_stale_index_that_a_move_has_copied_is_not_continued",),
+        (f"{UNIT}/test_timestamps.py::test_a_stale_index_that_a_move_has_copied_is_not_extended",),
     ),
     Mutant(
         "a discarded index is appended to a copy of its file",
         "broker/log/segment.py",
         "        if self._index.persisted <= 0:\n",
         "        if self._index.persisted < -1:\n",
-        (f"{UNIT}/test_timestamps.py::test_a_stale_index_that_a_move_has_copied_is_not_continued",),
+        (f"{UNIT}/test_timestamps.py::test_a_stale_index_that_a_move_has_copied_is_not_extended",),
     ),
     Mutant(
         "a leader serves a batch that a truncation has removed",
@@ -111,7 +111,7 @@ MUTANTS = (
         UPKEEP,
         "deletable_end = min(marks.high_watermark, marks.durable_offset)",
         "deletable_end = marks.high_watermark",
-        (f"{DURABILITY_TESTS}::test_retention_deletes_nothing_that_is_not_durable",),
+        (f"{DURABILITY_TESTS}::test_retention_deletes_no_records_that_are_not_durable",),
     ),
     Mutant(
         "a log is reset below the watermark that was written meanwhile, and counts as damaged at the next start",
@@ -167,14 +167,14 @@ MUTANTS = (
         MARKS,
         "max(min(self.durable_offset, self.high_watermark), self.writable_start_offset)",
         "max(self.high_watermark, self.writable_start_offset)",
-        (f"{DURABILITY_TESTS}::test_a_recovery_point_is_durable_and_committed",),
+        (f"{DURABILITY_TESTS}::test_a_recovery_point_is_never_above_the_durable_and_committed_records",),
     ),
     Mutant(
         "a recovery point is not committed",
         MARKS,
         "max(min(self.durable_offset, self.high_watermark), self.writable_start_offset)",
         "max(self.durable_offset, self.writable_start_offset)",
-        (f"{DURABILITY_TESTS}::test_a_recovery_point_is_durable_and_committed",),
+        (f"{DURABILITY_TESTS}::test_a_recovery_point_is_never_above_the_durable_and_committed_records",),
     ),
     Mutant(
         "everything that a crash has left counts as committed",
@@ -258,14 +258,16 @@ MUTANTS = (
         MANAGER,
         "wall_ms = self._clock.read(wall_ms, now_ms())",
         "self._clock.read(wall_ms, now_ms())",
-        (f"{UNIT}/test_upkeep.py::test_a_wall_clock_that_jumps_ahead_deletes_nothing_for_a_day",),
+        (f"{UNIT}/test_upkeep.py::test_retention_deletes_no_records_for_a_day_after_the_wall_clock_jumped_ahead",),
     ),
     Mutant(
         "a start trusts any wall clock",
         MANAGER,
         "self._clock.load(disk)",
         "pass",
-        (f"{UNIT}/test_upkeep.py::test_a_wall_clock_that_is_ahead_at_the_start_deletes_nothing_for_a_day",),
+        (
+            f"{UNIT}/test_upkeep.py::test_retention_deletes_no_records_for_a_day_after_a_start_with_the_wall_clock_ahead",
+        ),
     ),
     Mutant(
         "an unclean election truncates records that the facts still mark as committed",
@@ -302,7 +304,7 @@ MUTANTS = (
         RECOVERY,
         "for one, position in () if start.unsynced else",
         "for one, position in",
-        (f"{UNIT}/test_recovery.py::test_with_write_caching_a_bad_batch_before_good_ones_ends_the_log",),
+        (f"{UNIT}/test_recovery.py::test_with_write_caching_a_bad_batch_before_good_batches_ends_the_log",),
     ),
     Mutant(
         "a good batch in a segment that was never flushed is proof",
@@ -326,21 +328,21 @@ MUTANTS = (
         LOADING,
         "if base_offset <= self.flushed_segment or epochs.end_offset < self.floor.offset:",
         "if epochs.end_offset < self.floor.offset:",
-        (f"{UNIT}/test_recovery.py::test_a_missing_first_segment_is_damage",),
+        (f"{UNIT}/test_recovery.py::test_a_missing_first_segment_is_reported_as_damage",),
     ),
     Mutant(
         "an empty segment is deleted although the log is damaged",
         LOADING,
         "                useless.append(file)\n                continue\n",
         "                _discard(self.disk, file)\n                continue\n",
-        (f"{UNIT}/test_recovery.py::test_an_empty_first_segment_is_damage_at_every_start",),
+        (f"{UNIT}/test_recovery.py::test_an_empty_first_segment_is_reported_as_damage_at_every_start",),
     ),
     Mutant(
         "a log without a checkpoint begins with the first segment that is left",
         LOADING,
         "state = empty_state()",
         "state = empty_state(bases[0] if bases else 0)",
-        (f"{UNIT}/test_recovery.py::test_a_missing_first_segment_is_damage",),
+        (f"{UNIT}/test_recovery.py::test_a_missing_first_segment_is_reported_as_damage",),
     ),
     Mutant(
         "segments without any facts are deleted as a torn tail",
@@ -361,7 +363,9 @@ MUTANTS = (
         DURABILITY,
         "        if self.folder_fact == UNSYNCED:\n            # The flush",
         "        if self._write_caching:\n            # The flush",
-        (f"{UNIT}/test_interrupted_truncations.py::test_a_truncation_lowers_an_existing_fact_even_with_write_caching",),
+        (
+            f"{UNIT}/test_interrupted_truncations.py::test_a_truncation_lowers_the_segment_recorded_as_flushed_even_with_write_caching",
+        ),
     ),
     Mutant(
         "a folder without a fact counts as flushed",
@@ -407,7 +411,7 @@ MUTANTS = (
         MANAGER,
         "                    notes[state_fact(folder)] = encode_state(state)\n",
         "",
-        (f"{UNIT}/test_compaction.py::test_a_swap_that_was_finished_at_a_start_is_not_repeated_at_the_next_one",),
+        (f"{UNIT}/test_compaction.py::test_a_swap_that_was_finished_at_a_start_is_not_repeated_at_the_next_start",),
     ),
     Mutant(
         "a checkpoint that fails leaves its directory online",
@@ -440,7 +444,9 @@ MUTANTS = (
         DURABILITY,
         "        self.folder_fact = value  #",
         "        pass  #",
-        (f"{UNIT}/test_interrupted_truncations.py::test_a_truncation_lowers_the_fact_that_a_flush_is_writing",),
+        (
+            f"{UNIT}/test_interrupted_truncations.py::test_a_truncation_lowers_the_segment_that_a_flush_is_recording_as_flushed",
+        ),
     ),
     Mutant(
         "old segments count as flushed after a reset",
@@ -468,7 +474,7 @@ MUTANTS = (
         DURABILITY,
         "wanted != self.folder_fact",
         "self.folder_fact is None",
-        (f"{UNIT}/test_recovery.py::test_a_torn_segment_is_damage_once_write_caching_is_turned_off",),
+        (f"{UNIT}/test_recovery.py::test_a_torn_segment_is_reported_as_damage_once_write_caching_is_turned_off",),
     ),
     Mutant(
         "the leader epoch of a stored batch is not checked",
@@ -687,7 +693,7 @@ MUTANTS = (
         "is_news=was_truncating or ticket.folder_fact == UNSYNCED)",
         "is_news=was_truncating)",
         (
-            f"{UNIT}/test_write_caching.py::test_a_record_during_the_commit_of_the_fact_is_reported_without_another_flush",
+            f"{UNIT}/test_write_caching.py::test_a_record_appended_during_the_commit_of_the_fact_is_acknowledged_without_another_flush",
         ),
     ),
     Mutant(
@@ -747,14 +753,14 @@ MUTANTS = (
         PRODUCERS,
         "kept = {*below[-KEPT:], *offsets[-KEPT:], ",
         "kept = {*offsets[-KEPT:], ",
-        (f"{DURABILITY_TESTS}::test_a_long_uncommitted_tail_does_not_displace_the_producers_below_the_start",),
+        (f"{DURABILITY_TESTS}::test_a_long_uncommitted_tail_does_not_displace_the_producers_below_the_log_start",),
     ),
     Mutant(
         "the bases of uncommitted segments lose their snapshots of producers",
         PRODUCERS,
         ", *bases.difference(below)}",
         "}",
-        (f"{DURABILITY_TESTS}::test_a_long_uncommitted_tail_does_not_displace_the_producers_below_the_start",),
+        (f"{DURABILITY_TESTS}::test_a_long_uncommitted_tail_does_not_displace_the_producers_below_the_log_start",),
     ),
     Mutant(
         "a flush counts although the facts describe the log after a reset",

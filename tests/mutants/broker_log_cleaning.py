@@ -66,7 +66,7 @@ MUTANTS = (
         CLEAN_FILTER,
         "adjacent = epoch == header.leader_epoch and",
         "adjacent =",
-        (f"{FILTER}::test_removed_batches_of_one_epoch_become_one_filler",),
+        (f"{FILTER}::test_adjacent_removed_batches_of_one_epoch_become_one_filler_batch",),
     ),
     Mutant(
         "a full offset map loses the keys that do not fit",
@@ -122,7 +122,7 @@ MUTANTS = (
         READER,
         "if header.base_offset >= offset or not",
         "if True or not",
-        (f"{COMPACTION}::test_a_follower_whose_log_ends_within_a_filler_continues_there",),
+        (f"{COMPACTION}::test_a_follower_whose_log_ends_within_a_filler_batch_continues_with_the_leaders_log",),
     ),
     Mutant(
         "retention deletes records of a topic that is only compacted",

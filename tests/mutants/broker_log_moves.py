@@ -49,14 +49,18 @@ MUTANTS = (
         MANAGER,
         "(target := self._moved_to.get((key, directory_id)))",
         "(target := next((to for (each, _), to in self._moved_to.items() if each == key), None))",
-        ("tests/unit/broker/replica/test_moves.py::test_a_replica_that_moved_twice_is_in_the_second_directory",),
+        (
+            "tests/unit/broker/replica/test_moves.py::test_a_replica_that_moved_twice_is_expected_only_in_its_last_directory",
+        ),
     ),
     Mutant(
         "only the first of several moves that were not reported counts",
         MANAGER,
         "            directory_id = target\n        return None",
         "            return None\n        return None",
-        ("tests/unit/broker/replica/test_moves.py::test_a_replica_that_moved_twice_is_in_the_second_directory",),
+        (
+            "tests/unit/broker/replica/test_moves.py::test_a_replica_that_moved_twice_is_expected_only_in_its_last_directory",
+        ),
     ),
     Mutant(
         "a replica that moved to a directory that was removed begins anew, empty, in its former one",
@@ -115,14 +119,14 @@ MUTANTS = (
         "broker/log/segment.py",
         "        self.truncations += 1\n",
         "",
-        (f"{MOVE_TESTS}::test_a_truncation_during_the_copy_reaches_the_copy",),
+        (f"{MOVE_TESTS}::test_a_truncation_while_a_log_is_copied_is_applied_to_the_copy",),
     ),
     Mutant(
         "a copy keeps the segments that a cleaning has replaced",
         COPYING,
         "            if present.get(id(copied.segment)) != copied.truncations:\n",
         "            if False:\n",
-        (f"{MOVE_TESTS}::test_a_cleaning_during_the_copy_reaches_the_copy",),
+        (f"{MOVE_TESTS}::test_a_cleaning_while_a_log_is_copied_is_applied_to_the_copy",),
     ),
     Mutant(
         "a move whose target fails after the decision is not taken back",

@@ -464,7 +464,7 @@ MUTANTS = (
         FETCH,
         "                    if session.next_epoch != epoch:\n                        break\n",
         "",
-        (f"{READ_TESTS}::test_a_fetch_that_arrives_during_a_read_replaces_the_earlier_one",),
+        (f"{READ_TESTS}::test_a_fetch_that_arrives_during_a_read_replaces_the_earlier_fetch",),
     ),
     Mutant(
         "a deletion is answered before its start is durable",
@@ -517,7 +517,7 @@ MUTANTS = (
         REPLICA,
         "elif self.log.durability.is_truncating:",
         "elif False:",
-        (f"{FETCHER_TESTS}::test_a_leader_appends_once_its_truncation_is_durable",),
+        (f"{FETCHER_TESTS}::test_a_new_leader_refuses_produces_until_its_truncation_is_durable",),
     ),
     Mutant(
         "a coordinator appends beside a truncation that is not durable",
@@ -593,14 +593,14 @@ MUTANTS = (
         FETCHER,
         "            await asyncio.wait([truncation], timeout=FLUSH_WAIT_S)\n",
         "            await asyncio.wait([truncation])\n",
-        (f"{FETCHER_TESTS}::test_a_truncation_in_a_directory_that_hangs_does_not_delay_replicas_in_others",),
+        (f"{FETCHER_TESTS}::test_a_truncation_in_a_hanging_directory_does_not_delay_replicas_in_other_directories",),
     ),
     Mutant(
         "a follower that could not truncate its log waits until somebody writes",
         FETCHER,
         "            self._session.refused(key)  # if the log",
         "            # if the log",
-        (f"{FETCHER_TESTS}::test_a_position_at_which_the_log_was_not_truncated_is_reported_again",),
+        (f"{FETCHER_TESTS}::test_a_follower_reports_its_position_again_if_it_did_not_truncate_its_log",),
     ),
     Mutant(
         "a fetch waits because whole batches are smaller than the bytes that are available",

@@ -45,7 +45,7 @@ MUTANTS = (
         DIRECTORIES,
         "        if preferred in working:\n            return preferred\n",
         "",
-        (f"{MOVE_TESTS}::test_a_replica_is_created_in_the_directory_that_was_chosen_before",),
+        (f"{MOVE_TESTS}::test_a_replica_is_created_in_the_directory_that_was_requested_before_its_creation",),
     ),
     Mutant(
         "a damaged replica starts over if an earlier report of its directory arrives late",
@@ -59,7 +59,7 @@ MUTANTS = (
         DIRECTORIES,
         "        if assigned in self._directory_ids:\n            return assigned if assigned in working else None\n",
         "        if assigned in working:\n            return assigned\n",
-        (f"{ROLE_TESTS}::test_a_replica_on_a_failed_directory_is_not_recreated_elsewhere",),
+        (f"{ROLE_TESTS}::test_a_replica_on_a_failed_directory_is_not_recreated_in_another_directory",),
     ),
     Mutant(
         "a directory that fails while a replica is created ends the broker",

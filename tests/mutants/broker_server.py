@@ -32,14 +32,14 @@ MUTANTS = (
         ROLE,
         "        await self._marks.begin()",
         "        self.follower.activate(broker_epoch)\n        await self._marks.begin()",
-        (f"{MARK_TESTS}::test_the_mark_is_removed_before_the_first_record_can_be_written",),
+        (f"{MARK_TESTS}::test_the_mark_of_the_clean_stop_is_removed_before_the_first_record_can_be_written",),
     ),
     Mutant(
         "replicas are created in a directory that could not store a mark",
         ROLE,
         "self.progress.directories_offline.__contains__, self.logs.disk_failed)",
         "self.progress.directories_offline.__contains__, self._on_disk_failure)",
-        (f"{MARK_TESTS}::test_a_directory_that_cannot_store_a_mark_is_offline_for_its_logs",),
+        (f"{MARK_TESTS}::test_a_directory_that_cannot_remove_its_mark_goes_offline_with_its_logs",),
     ),
     Mutant(
         "another registration reads facts, and waits for a disk that hangs",
@@ -74,7 +74,7 @@ MUTANTS = (
         "broker/server/marks.py",
         "            for disk in self._working():\n                await self._commit(disk, {CLEAN_EPOCH: None})",
         "            for disk in self._working()[:1]:\n                await self._commit(disk, {CLEAN_EPOCH: None})",
-        (f"{MARK_TESTS}::test_a_registration_removes_the_mark_in_every_directory",),
+        (f"{MARK_TESTS}::test_a_registration_removes_the_mark_of_the_clean_stop_in_every_directory",),
     ),
     Mutant(
         "a new directory gets no mark of the clean stop",
@@ -116,7 +116,7 @@ MUTANTS = (
         STALL_DETECTOR,
         "if stall == self.current:",
         "if stall <= self.current:",
-        (f"{STALL_TESTS}::test_an_answer_to_a_request_before_the_stall_does_not_end_it",),
+        (f"{STALL_TESTS}::test_an_answer_to_a_request_from_before_a_stall_does_not_end_the_stall",),
     ),
     Mutant(
         "a suspended broker believes a controller that was suspended with it, and acknowledges records that are lost",

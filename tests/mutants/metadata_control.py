@@ -80,7 +80,7 @@ MUTANTS = (
         "metadata/image/cluster.py",
         "else min(of_cluster, of_broker)",
         "else of_cluster",
-        (f"{CONFIG_TESTS}::test_the_rates_that_kafka_reassign_partitions_sets_limit_the_copies_of_a_broker",),
+        (f"{CONFIG_TESTS}::test_the_throttle_rates_of_kafka_reassign_partitions_limit_the_copy_rate_of_a_broker",),
     ),
     Mutant(
         "an internal topic created while a cluster starts keeps too few replicas",

@@ -86,7 +86,7 @@ MUTANTS = (
         CHECKS,
         "if self.recompressed_bytes > self._limits.recompressed_waiting_bytes and produce.recompressed_size:",
         "if False:",
-        (f"{CHECK_TESTS}::test_recompressed_bytes_that_wait_are_bounded",),
+        (f"{CHECK_TESTS}::test_the_bytes_of_recompressed_batches_that_wait_are_limited",),
     ),
     Mutant(
         "recompressed bytes that were appended still count",

@@ -23,7 +23,7 @@ class KeptLog:
         self.reads = 0
         self.voters: tuple[VoterSet, VoterSet | None] = (VOTERS, None)
         self.observers: tuple[ReplicaKey, ...] = ()
-        self.fetched_ms: dict[int, int] = {}  # by node id: when it fetched last
+        self.fetched_ms: dict[int, int] = {}  # time of the last fetch, by node id
         self.images: dict[int, ClusterImage] = {0: ClusterImage()}
         self.timestamps: dict[int, int] = {}
         plane.replay.subscribe(self._remember)

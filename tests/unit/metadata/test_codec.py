@@ -46,7 +46,7 @@ def refused(payload: bytes, *words: str) -> None:
         assert word in caught.value.message
 
 
-def test_an_unset_oneof_is_refused_at_its_offset() -> None:
+def test_a_record_without_a_kind_is_refused_with_its_offset() -> None:
     refused(payload_of(good(), pb.Record()), "offset 101", "kind is unknown")
 
 
@@ -60,7 +60,7 @@ def test_a_batch_without_records_is_refused() -> None:
     refused(b"", "version 0")
 
 
-def test_too_many_records_are_refused() -> None:
+def test_a_batch_with_too_many_records_is_refused() -> None:
     refused(payload_of(*[pb.Record(no_op=pb.NoOp())] * 10_001), "10001 records")
 
 

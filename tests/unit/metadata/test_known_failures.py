@@ -55,7 +55,7 @@ def test_k29_a_stale_controller_does_not_refuse_a_newer_leader() -> None:
 
 
 def test_k31_a_fetch_before_the_restart_adds_no_broker_to_the_isr() -> None:
-    """The leader saw incarnation one fetch up to the end.  When it reports that, incarnation two is registered."""
+    """Incarnation one fetched up to the log end.  Incarnation two is registered when the leader proposes the broker."""
     cluster = Cluster()
     cluster.start(1, 2)
     topic_id = cluster.create("t", (1, 2))
@@ -204,7 +204,7 @@ def test_k18106_an_unclean_registration_raises_the_epochs_of_its_leaderships() -
 
 
 @pytest.mark.parametrize("value", ["1", "3"])
-def test_k16540_another_min_isr_clears_the_eligible_leader_replicas(value: str) -> None:
+def test_k16540_a_change_of_min_isr_clears_the_eligible_leader_replicas(value: str) -> None:
     cluster = Cluster()
     cluster.start(1, 2, 3)
     topic_id = cluster.create("t", (1, 2, 3), configs=(("min.insync.replicas", "2"),))

@@ -97,7 +97,7 @@ def test_an_image_is_the_same_after_loading(topics: int, partitions: int) -> Non
 
 
 @pytest.mark.parametrize("partitions", [2, 5000])
-def test_a_topic_that_was_renewed_keeps_its_origin(partitions: int) -> None:
+def test_a_topic_that_got_another_id_keeps_its_first_id_as_origin_after_loading(partitions: int) -> None:
     image = example(3, partitions)
     renewals: list[Record] = [RenewTopic(topic_id(0), topic_id(20_000)), RenewTopic(topic_id(2), topic_id(20_002))]
     image = image.apply(image.end_offset, renewals, 4)

@@ -39,7 +39,7 @@ def partitions(served: Served, name: str) -> int:
     return len(topic.partitions)
 
 
-async def test_partitions_are_created(served: Served) -> None:
+async def test_create_partitions_adds_partitions_unless_it_only_validates(served: Served) -> None:
     served.replicas.create("t", 2)
     async with RawClient(served.port) as client:
         assert await create_partitions(client, new_partitions("t", 4), validate_only=True) == [0]
@@ -87,7 +87,7 @@ async def elect(
     }
 
 
-async def test_leaders_are_elected(served: Served) -> None:
+async def test_elect_leaders_elects_leaders_and_reports_a_code_for_each_partition(served: Served) -> None:
     first, _ = served.replicas.create("t", 2), served.replicas.create("u", 1)
     async with RawClient(served.port) as client:
         assert await elect(client, 0, {"t": [0, 7], "nobody": [0]}) == {("t", 0): 84, ("t", 7): 3, ("nobody", 0): 3}

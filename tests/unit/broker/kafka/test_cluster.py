@@ -146,7 +146,7 @@ async def test_a_protocol_error_fails_all_waiting_requests(reply: bytes, what: s
             await connection.ask(Api.METADATA, 12, METADATA, 5)
 
 
-async def test_closing_fails_waiting_requests_and_may_be_repeated() -> None:
+async def test_closing_a_connection_fails_waiting_requests_and_may_be_repeated() -> None:
     async with broken_broker(lambda frame, writer: None) as port, connected(port) as connection:
         waiting = asyncio.ensure_future(connection.ask(Api.METADATA, 12, METADATA, 30))
         await asyncio.sleep(0)
@@ -196,7 +196,7 @@ async def test_many_lost_leaders_cost_one_metadata_request(served: Served) -> No
     assert served.server.handlers.requests["metadata"] == 2
 
 
-async def test_an_older_leader_epoch_is_ignored(serve: Serve) -> None:
+async def test_a_leader_with_an_older_leader_epoch_is_ignored(serve: Serve) -> None:
     async with serve() as ahead, serve() as behind:
         for each, other in ((ahead, behind), (behind, ahead)):
             each.replicas.register(Endpoint("default", other.host, other.port), node_id=2)
@@ -249,7 +249,7 @@ async def test_partition_counts_are_not_cached(served: Served) -> None:
         assert await cluster.partition_counts([], 5) == {}
 
 
-async def test_producer_ids_differ(served: Served) -> None:
+async def test_each_request_for_a_producer_id_returns_another_id(served: Served) -> None:
     async with Cluster(served.bootstrap) as cluster:
         first = await cluster.new_producer_id(5)
         second = await cluster.new_producer_id(5)
@@ -257,7 +257,7 @@ async def test_producer_ids_differ(served: Served) -> None:
     assert first[1] == second[1] == 0
 
 
-async def test_bootstrap_continues_to_a_broker_that_answers(served: Served, unused_tcp_port: int) -> None:
+async def test_bootstrap_skips_a_broker_that_cannot_be_reached(served: Served, unused_tcp_port: int) -> None:
     served.replicas.create("t", 1)
     async with Cluster(f"127.0.0.1:{unused_tcp_port},{served.bootstrap}") as cluster:
         assert (await cluster.leader("t", 0, 5)).port == served.port
@@ -308,7 +308,7 @@ async def test_a_fenced_broker_is_not_returned_as_leader(served: Served) -> None
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:0", "host:70000", "0.0.0.0:9092", "a:1,,b:2"])
-def test_bad_bootstrap_servers_are_refused_at_once(text: str) -> None:
+def test_invalid_bootstrap_servers_are_refused_immediately(text: str) -> None:
     with pytest.raises(ClusterError, match="bootstrap servers") as caught:
         Cluster(text)
     assert not caught.value.retriable

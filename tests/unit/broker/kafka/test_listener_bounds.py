@@ -116,7 +116,9 @@ async def test_a_large_request_other_than_produce_is_refused(serve: Serve) -> No
         await is_well(served)
 
 
-async def test_a_bug_in_a_handler_closes_that_connection_only(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_a_handler_closes_only_the_connection_of_its_request(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
@@ -198,7 +200,7 @@ async def test_a_failed_assertion_after_the_connection_closed_is_reported_to_the
 # --- bounds ---
 
 
-async def test_a_connection_above_the_limit_replaces_the_longest_idle_one(serve: Serve) -> None:
+async def test_a_connection_above_the_limit_replaces_the_connection_that_was_idle_for_longest(serve: Serve) -> None:
     async with serve(KafkaLimits(connections_max=3)) as served:
         async with RawClient(served.port) as one, RawClient(served.port) as silent, RawClient(served.port) as three:
             for client in (one, three, one):

@@ -52,7 +52,7 @@ async def test_a_replica_moves_only_to_a_directory_that_works(
     assert served.replicas.moves == wanted_moves
 
 
-async def test_the_last_directory_that_a_request_names_for_a_replica_counts(served: Served) -> None:
+async def test_the_last_directory_that_a_request_names_for_a_replica_is_used(served: Served) -> None:
     served.replicas.create("t", 2)
     async with RawClient(served.port) as client:
         await client.produce("t", 0, batch())

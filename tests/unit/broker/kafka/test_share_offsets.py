@@ -131,7 +131,7 @@ async def test_a_group_that_a_request_repeats_is_refused_once_and_others_are_ans
 
 
 @pytest.mark.parametrize("api", [Api.DESCRIBE_SHARE_GROUP_OFFSETS, Api.DELETE_GROUPS])
-async def test_a_group_whose_coordinator_does_not_answer_delays_none_of_the_others(served: Served, api: Api) -> None:
+async def test_a_group_whose_coordinator_does_not_answer_does_not_delay_other_groups(served: Served, api: Api) -> None:
     names = ["stuck", "work", "play"]
     groups = [{"group_id": name, "topics": None} for name in names]
     served.client.send(api, 0, {"groups": groups, "groups_names": names})

@@ -69,7 +69,7 @@ def test_an_idle_log_is_compacted_once_its_active_segment_is_old() -> None:
     simulated(segment_size=3_000)(scenario)
 
 
-def test_a_follower_whose_log_ends_within_a_filler_continues_there() -> None:
+def test_a_follower_whose_log_ends_within_a_filler_batch_continues_with_the_leaders_log() -> None:
     async def scenario(rig: CompactionRig) -> None:
         for _ in range(30):
             rig.append((b"a", bytes(100)))
@@ -332,7 +332,7 @@ async def crashes_while_cleaning(rig: CompactionRig, step: int, how: str) -> boo
 
 
 @pytest.mark.parametrize("how", ["kill", "power cut"])
-def test_a_swap_that_was_finished_at_a_start_is_not_repeated_at_the_next_one(how: str) -> None:
+def test_a_swap_that_was_finished_at_a_start_is_not_repeated_at_the_next_start(how: str) -> None:
     """The file of the next swap may exist under the same name, although that swap is not decided yet."""
 
     async def scenario(rig: CompactionRig, first: int, second: int) -> None:

@@ -54,7 +54,7 @@ async def test_retention_deletes_whole_segments_of_committed_records_only(rig: R
 
 
 @pytest.mark.parametrize("config", [OLD, LARGE], ids=["old", "large"])
-async def test_retention_deletes_nothing_that_is_not_durable(rig: Rig, config: LogConfig) -> None:
+async def test_retention_deletes_no_records_that_are_not_durable(rig: Rig, config: LogConfig) -> None:
     log = rig.create(config)
     for number in range(12):
         record(log, number)
@@ -128,7 +128,7 @@ async def test_a_power_cut_between_the_watermark_and_the_flush_takes_no_log_offl
     assert rig.disk.facts.load("watermark/") == {watermark_fact(KEY): b"1"}
 
 
-async def test_a_recovery_point_is_durable_and_committed(rig: Rig) -> None:
+async def test_a_recovery_point_is_never_above_the_durable_and_committed_records(rig: Rig) -> None:
     log = rig.create(LogConfig())
     for number in range(3):
         record(log, number)
@@ -203,7 +203,7 @@ async def test_no_producer_snapshot_outlives_a_truncation(rig: Rig, clean: bool)
 
 
 @pytest.mark.parametrize(("watermark", "last"), [(3, []), (8, [0, 1, 2, 3, 4])])
-async def test_a_long_uncommitted_tail_does_not_displace_the_producers_below_the_start(
+async def test_a_long_uncommitted_tail_does_not_displace_the_producers_below_the_log_start(
     rig: Rig, watermark: int, last: list[int]
 ) -> None:
     """Simulator seed 730022071: a retry was appended again, because the truncation removed its producer.

@@ -108,7 +108,9 @@ async def test_preparing_a_truncation_within_the_first_batch_of_a_segment_record
     assert rig.disk.facts.load(folder_fact(log.folder)) == {folder_fact(log.folder): b"%d" % before.base_offset}
 
 
-async def test_a_truncation_lowers_the_fact_that_a_flush_is_writing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_truncation_lowers_the_segment_that_a_flush_is_recording_as_flushed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = rig.create()
     fill(log, 30)
     commit = rig.disk.facts.commit
@@ -132,7 +134,7 @@ async def test_a_truncation_lowers_the_fact_that_a_flush_is_writing(rig: Rig, mo
     assert written[:2] == [newest, prepared]  # a later flush records the newest segment again
 
 
-async def test_a_truncation_lowers_an_existing_fact_even_with_write_caching(rig: Rig) -> None:
+async def test_a_truncation_lowers_the_segment_recorded_as_flushed_even_with_write_caching(rig: Rig) -> None:
     """The fact of an idle log keeps its value when its topic gets write.caching."""
     log = rig.create()
     fill(log, 30)

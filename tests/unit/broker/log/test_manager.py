@@ -275,7 +275,7 @@ async def test_two_copies_that_the_metadata_do_not_name_are_set_aside_by_a_reass
         await logs.set_doubles_aside(wall_ms=1)
         assert logs.strays() == []
         await logs.close()
-        assert not logs.clean_stop, "the state of a double is not written"
+        assert not logs.clean_stop, "the state of the second copy is not written"
     logs = LogManager(disks)
     await logs.open()
     logs.settle(KEY, UUID(int=9))
@@ -293,7 +293,7 @@ async def test_two_copies_stay_after_a_stop_until_they_are_set_aside(
         await logs.open()
         assert {log.end_offset for log in logs.doubles[KEY].values()} == {1, 3}
         await logs.close()
-        assert not logs.clean_stop, "the state of a double is not written"
+        assert not logs.clean_stop, "the state of the second copy is not written"
     logs = LogManager(disks)
     await logs.open()
     assert not logs.clean_start
@@ -306,7 +306,7 @@ async def test_two_copies_stay_after_a_stop_until_they_are_set_aside(
         disk.close()
 
 
-async def test_a_stop_that_interrupts_setting_doubles_aside_is_not_clean(tmp_path: Path) -> None:
+async def test_a_stop_that_interrupts_setting_a_second_copy_aside_is_not_clean(tmp_path: Path) -> None:
     disks = await in_two_directories(tmp_path)
     logs = LogManager(disks)
     await logs.open()
@@ -317,7 +317,7 @@ async def test_a_stop_that_interrupts_setting_doubles_aside_is_not_clean(tmp_pat
         removal.cancel()
         await asyncio.gather(removal, return_exceptions=True)
     await logs.close()
-    assert not logs.clean_stop, "the state of a double is not written"
+    assert not logs.clean_stop, "the state of the second copy is not written"
     for disk in disks:
         disk.close()
 

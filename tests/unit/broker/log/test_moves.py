@@ -158,7 +158,7 @@ async def test_a_move_continues_after_a_restart(rig: MoveRig) -> None:
     rig.check_moved()
 
 
-async def test_a_cancelled_move_leaves_the_log_and_no_copy(rig: MoveRig) -> None:
+async def test_a_cancelled_move_keeps_the_log_in_place_and_deletes_the_copy(rig: MoveRig) -> None:
     rig.create()
     await rig.fill(20)
     rig.logs.moves.set_rate(1)
@@ -241,7 +241,7 @@ async def test_a_move_to_a_failed_directory_can_be_cancelled(rig: MoveRig) -> No
 
 
 @pytest.mark.parametrize("keep", [0, 2, 4, 6, 12])
-async def test_a_truncation_during_the_copy_reaches_the_copy(rig: MoveRig, keep: int) -> None:
+async def test_a_truncation_while_a_log_is_copied_is_applied_to_the_copy(rig: MoveRig, keep: int) -> None:
     rig.create(SMALL)
     for _ in range(20):
         rig.append(b"x" * 50, b"y" * 50)
@@ -337,7 +337,7 @@ async def test_an_append_during_the_decision_of_a_move_is_not_acknowledged_befor
     )
 
 
-async def test_retention_during_the_copy_deletes_from_the_copy(rig: MoveRig) -> None:
+async def test_retention_while_a_log_is_copied_deletes_from_the_copy(rig: MoveRig) -> None:
     rig.create(SMALL)
     await rig.fill(40)
     log = rig.log
@@ -623,7 +623,9 @@ COMPACTED = LogConfig(
 )
 
 
-async def test_a_cleaning_during_the_copy_reaches_the_copy(rig: MoveRig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cleaning_while_a_log_is_copied_is_applied_to_the_copy(
+    rig: MoveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(moves, "THROTTLE_LOOK_S", 0.01)
     rig.create(COMPACTED)
     _keyed(rig, 40)

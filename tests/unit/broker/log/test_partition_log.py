@@ -18,7 +18,7 @@ def code_of(outcome: Appended | Refused) -> int:
     return outcome.code
 
 
-async def test_a_leader_sets_offsets_and_epoch(rig: Rig) -> None:
+async def test_a_leader_sets_the_offsets_and_the_leader_epoch_of_appended_batches(rig: Rig) -> None:
     log = rig.create()
     sent = make_batch([b"a", b"b"]) + make_batch([b"c"])
     assert log.append_as_leader(sent, 4, 0) == Appended(0, 3)

@@ -165,7 +165,7 @@ async def test_with_write_caching_a_torn_segment_before_a_good_segment_ends_the_
     assert rig.log.config.write_caching
 
 
-async def test_with_write_caching_a_bad_batch_before_good_ones_ends_the_log(rig: Rig) -> None:
+async def test_with_write_caching_a_bad_batch_before_good_batches_ends_the_log(rig: Rig) -> None:
     log = rig.create(LogConfig(index_interval=100, write_caching=True))
     before = fill(log, 6)
     await rig.logs.flush_all([log])
@@ -214,7 +214,7 @@ async def test_with_write_caching_a_missing_committed_segment_does_not_delete_ot
     assert batches_of(rig.log) == written
 
 
-async def test_a_torn_segment_is_damage_once_write_caching_is_turned_off(rig: Rig) -> None:
+async def test_a_torn_segment_is_reported_as_damage_once_write_caching_is_turned_off(rig: Rig) -> None:
     log = rig.create(CACHING)
     fill(log, 3)
     await rig.logs.flush_all([log])
@@ -272,7 +272,7 @@ async def test_no_damage_is_reported_in_a_folder_that_was_never_flushed(rig: Rig
     assert rig.files(rig.log) == []
 
 
-async def test_a_missing_first_segment_is_damage(rig: Rig) -> None:
+async def test_a_missing_first_segment_is_reported_as_damage(rig: Rig) -> None:
     """Without a checkpoint, the log begins at offset 0."""
     log = rig.create()
     fill(log, 30)
@@ -297,7 +297,7 @@ async def test_segments_without_any_facts_are_kept(rig: Rig) -> None:
     assert rig.files(log) == paths
 
 
-async def test_an_empty_first_segment_is_damage_at_every_start(rig: Rig) -> None:
+async def test_an_empty_first_segment_is_reported_as_damage_at_every_start(rig: Rig) -> None:
     log = rig.create()
     written = fill(log, 30)
     await rig.logs.flush_all([log])
@@ -341,7 +341,7 @@ async def test_a_torn_segment_before_a_segment_without_good_batches_ends_the_log
     assert rig.files(rig.log) == paths[:-1]
 
 
-async def test_a_missing_segment_is_damage(rig: Rig) -> None:
+async def test_a_missing_segment_is_reported_as_damage(rig: Rig) -> None:
     log = rig.create()
     fill(log, 30)
     await rig.settle(log)
@@ -360,7 +360,7 @@ async def test_a_missing_segment_is_damage(rig: Rig) -> None:
     assert f"{paths[1].name} is missing" in str(rig.logs.failures[KEY])
 
 
-async def test_a_file_shorter_than_its_recovery_point_is_damage(rig: Rig) -> None:
+async def test_a_file_shorter_than_its_recovery_point_is_reported_as_damage(rig: Rig) -> None:
     log = rig.create(ONE_SEGMENT)
     fill(log, 6)
     await rig.settle(log)
@@ -388,7 +388,7 @@ async def test_damage_stays_recorded_until_it_is_repaired(rig: Rig, clean: bool)
     with pytest.raises(CorruptStoreError, match=path.name) as found:
         batches_of(rig.log)
     rig.logs.take_offline(KEY, found.value)
-    await asyncio.gather(*rig.logs._notes)  # after a kill before this, the next read finds the damage again
+    await asyncio.gather(*rig.logs._notes)  # after a kill before this line, the next read finds the damage again
     for _ in range(2):
         await rig.restart(clean=clean)
         assert path.name in str(rig.logs.failures[KEY])
@@ -509,4 +509,4 @@ async def test_the_memory_of_a_recovery_does_not_depend_on_the_number_of_batches
     finally:
         tracemalloc.stop()
     assert rig.log.end_offset == count
-    assert peak < 5 << 20, "a chunk of the file, and the index"
+    assert peak < 5 << 20, "memory holds only a chunk of the file and the index"

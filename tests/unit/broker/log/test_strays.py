@@ -76,7 +76,7 @@ async def test_kept_strays_are_deleted_only_by_a_purge(rig: Rig) -> None:
     assert rig.disk.facts.load("stray/") == {}
 
 
-async def test_strays_are_purged_while_another_is_being_set_aside(rig: Rig) -> None:
+async def test_strays_are_purged_while_another_log_is_being_set_aside(rig: Rig) -> None:
     fill(rig.create(), 1)
     await rig.logs.flush_all(rig.logs.logs.values())
     await asyncio.gather(rig.logs.set_aside([KEY], wall_ms=1), rig.logs.purge_strays())
@@ -200,7 +200,7 @@ async def interrupt_removal(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_stop_that_interrupts_setting_a_log_aside_is_not_clean(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The facts about the log are outdated, and it may be assigned to this broker again before the next start."""
+    """The facts about the log are outdated, and the log may be assigned to this broker again before the next start."""
     log = rig.create()
     fill(log, 3)
     await rig.settle(log)

@@ -105,7 +105,7 @@ async def test_the_deletion_of_a_stale_index_becomes_durable_with_the_next_batch
 
 
 @pytest.mark.parametrize("by", ["append", "checkpoint"])
-async def test_a_stale_index_that_a_move_has_copied_is_not_continued(tmp_path: Path, by: str) -> None:
+async def test_a_stale_index_that_a_move_has_copied_is_not_extended(tmp_path: Path, by: str) -> None:
     """A move copies the index of the active segment before the last appends, which discard it."""
     source, target = two_disks(tmp_path)
     for disk in (source, target):
@@ -187,7 +187,7 @@ async def test_a_look_up_that_finds_an_unreadable_batch_uses_its_header(rig: Rig
     assert await log.offset_for_timestamp(6, 3) == TimestampOffset(6, 1, 2)
 
 
-async def test_look_up_continues_in_segments_that_replaced_others_during_its_wait(
+async def test_a_look_up_continues_in_segments_that_replaced_its_segments_meanwhile(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = rig.create(LogConfig(segment_size_max=100))

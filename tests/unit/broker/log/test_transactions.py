@@ -83,7 +83,7 @@ async def test_transactions_are_the_same_after_a_restart(rig: Rig, how: str) -> 
     assert (aborted(log), log.last_stable_offset, dict(log.producers.transactions.open)) == wanted
 
 
-async def test_a_truncated_marker_opens_its_transaction_again(rig: Rig) -> None:
+async def test_truncating_a_transaction_marker_reopens_its_transaction(rig: Rig) -> None:
     log = rig.create()
     first = write(log, 1).first_offset
     marker = end(log, 1, commit=False)

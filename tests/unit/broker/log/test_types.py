@@ -23,7 +23,7 @@ def test_the_key_of_a_log_can_be_parsed_from_the_name_of_its_folder(topic: str) 
 
 
 @pytest.mark.parametrize("topic", ["../x", "a/b", "", "ä", "a\nb", ".."])
-def test_no_topic_name_leads_out_of_the_directory(topic: str) -> None:
+def test_no_topic_name_makes_a_folder_outside_the_directory(topic: str) -> None:
     try:
         name = folder_name(KEY, topic)
     except AssertionError:

@@ -89,7 +89,7 @@ async def retained(rig: Rig) -> PartitionLog:
     return log
 
 
-async def test_a_wall_clock_that_jumps_ahead_deletes_nothing_for_a_day(rig: Rig) -> None:
+async def test_retention_deletes_no_records_for_a_day_after_the_wall_clock_jumped_ahead(rig: Rig) -> None:
     log = await retained(rig)
     await rig.logs.maintain(stopped_at(0), DAY)
     for hours in range(1, 25):
@@ -99,7 +99,7 @@ async def test_a_wall_clock_that_jumps_ahead_deletes_nothing_for_a_day(rig: Rig)
     assert log.start_offset == 9
 
 
-async def test_a_wall_clock_that_jumps_ahead_and_back_deletes_nothing(rig: Rig) -> None:
+async def test_retention_deletes_no_records_after_the_wall_clock_jumped_ahead_and_back(rig: Rig) -> None:
     log = await retained(rig)
     await rig.logs.maintain(stopped_at(0), DAY)
     await rig.logs.maintain(stopped_at(HOUR), 3_650 * DAY)
@@ -119,7 +119,9 @@ async def test_retention_uses_the_loops_clock_while_the_wall_clock_is_not_truste
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_a_wall_clock_that_is_ahead_at_the_start_deletes_nothing_for_a_day(rig: Rig, clean: bool) -> None:
+async def test_retention_deletes_no_records_for_a_day_after_a_start_with_the_wall_clock_ahead(
+    rig: Rig, clean: bool
+) -> None:
     await retained(rig)
     await rig.logs.maintain(stopped_at(0), DAY)
     await rig.restart(clean=clean)
@@ -172,7 +174,7 @@ async def test_a_log_may_be_removed_while_others_are_maintained(rig: Rig, monkey
     assert not rig.logs.failed_disks
 
 
-async def test_indexes_are_freed_although_a_directory_has_failed(
+async def test_indexes_are_freed_from_memory_although_a_directory_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disks = two_disks(tmp_path)
@@ -203,7 +205,9 @@ async def test_indexes_are_freed_although_a_directory_has_failed(
 
 
 @pytest.mark.parametrize("damage", ["none", "missing", "cut off"])
-async def test_indexes_are_freed_beyond_their_limit(rig: Rig, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+async def test_indexes_are_freed_from_memory_beyond_their_limit(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
     log = rig.create(LogConfig(segment_size_max=20_000, index_interval=1_000))
     for _ in range(60):
         append(log, [bytes(1_000)])

@@ -82,7 +82,7 @@ async def test_the_first_records_are_acknowledged_only_once_the_fact_of_write_ca
     assert reported[0] == 2, "the flush of the first record reports both"
 
 
-async def test_a_record_during_the_commit_of_the_fact_is_reported_without_another_flush(
+async def test_a_record_appended_during_the_commit_of_the_fact_is_acknowledged_without_another_flush(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = rig.create(OFF)

@@ -82,7 +82,7 @@ async def test_a_replica_that_goes_offline_during_a_read_answers_without_records
     assert (await fetch).results[0].error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_fetch_that_arrives_during_a_read_replaces_the_earlier_one(rig: Rig, reads: SlowReads) -> None:
+async def test_a_fetch_that_arrives_during_a_read_replaces_the_earlier_fetch(rig: Rig, reads: SlowReads) -> None:
     """The older fetch returns no records, because the newer fetch may have removed that partition from the session."""
     reads.go_on.set()
     session_id = (await rig.replicas.fetch(plan(rig, 0, 1))).session_id

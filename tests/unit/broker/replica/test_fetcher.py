@@ -188,7 +188,9 @@ async def test_a_follower_fetches_again_once_its_truncation_is_durable(
     assert after.offset == 1
 
 
-async def test_a_leader_appends_once_its_truncation_is_durable(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_leader_refuses_produces_until_its_truncation_is_durable(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broker is elected before the truncation is durable."""
     may_flush = await diverging(rig, monkeypatch)
     await rig.change(leader=1, isr=(1,))
@@ -293,7 +295,7 @@ async def test_a_directory_that_fails_in_a_flush_takes_no_other_directory_offlin
         held.durability.release()
 
 
-async def test_a_truncation_in_a_directory_that_hangs_does_not_delay_replicas_in_others(
+async def test_a_truncation_in_a_hanging_directory_does_not_delay_replicas_in_other_directories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, directories=2) as rig:
@@ -324,7 +326,7 @@ async def test_a_truncation_in_a_directory_that_hangs_does_not_delay_replicas_in
         assert (after.offset, hanging.start_offset) == (9, 9)
 
 
-async def test_only_the_first_truncation_in_a_directory_that_hangs_delays_a_round(
+async def test_only_the_first_truncation_in_a_hanging_directory_delays_a_round_of_fetches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as rig:
@@ -405,7 +407,7 @@ async def test_a_reply_of_the_former_session_does_not_answer_a_full_fetch(rig: R
 
 
 async def test_a_failure_in_a_truncation_ends_the_fetcher(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An assertion that fails is a mistake in the program, and ends the process."""
+    """A failed assertion is a bug, and ends the process."""
     await rig.create((2, 1, 3))
     for offset, value in enumerate((b"a", b"b", b"c")):
         await rig.reply(2, make_batch((value,), base_offset=offset, leader_epoch=0))
@@ -417,7 +419,7 @@ async def test_a_failure_in_a_truncation_ends_the_fetcher(rig: Rig, monkeypatch:
         await rig.fetcher(3).run()
 
 
-async def test_a_position_at_which_the_log_was_not_truncated_is_reported_again(
+async def test_a_follower_reports_its_position_again_if_it_did_not_truncate_its_log(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader repeats its answer only to a position that the fetch names, or when records arrive."""

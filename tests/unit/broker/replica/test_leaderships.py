@@ -39,14 +39,14 @@ async def test_a_follower_reports_no_election_and_no_resignation(rig: Rig) -> No
     assert heard == []
 
 
-async def test_a_change_of_the_isr_is_no_election(rig: Rig) -> None:
+async def test_a_change_of_the_isr_is_not_reported_as_an_election(rig: Rig) -> None:
     await rig.create((1, 2))
     heard = listen(rig)
     await rig.change(isr=(1,))
     assert heard == []
 
 
-async def test_a_later_epoch_of_the_same_leader_is_an_election_without_a_resignation(rig: Rig) -> None:
+async def test_a_later_epoch_of_the_same_leader_is_reported_as_an_election_without_a_resignation(rig: Rig) -> None:
     await rig.create((1, 2, 3))
     heard = listen(rig)
     await rig.change(leader=1, isr=(1, 2))

@@ -315,7 +315,9 @@ async def test_a_replica_whose_directory_was_removed_can_be_assigned_again(tmp_p
 
 
 @pytest.mark.parametrize("is_reported", [True, False])
-async def test_a_replica_that_moved_twice_is_in_the_second_directory(tmp_path: Path, is_reported: bool) -> None:
+async def test_a_replica_that_moved_twice_is_expected_only_in_its_last_directory(
+    tmp_path: Path, is_reported: bool
+) -> None:
     """is_reported: the first directory is removed and the second is offline; otherwise the second is removed."""
     async with running(tmp_path, directories=3) as before:
         await before.register()
@@ -398,7 +400,7 @@ async def test_a_move_to_the_current_directory_cancels_an_earlier_move(rig: Rig)
     assert await request(rig, here) is KafkaCode.NONE
 
 
-async def test_a_replica_is_created_in_the_directory_that_was_chosen_before(
+async def test_a_replica_is_created_in_the_directory_that_was_requested_before_its_creation(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(moves, "PREFERENCES_MAX", 3)

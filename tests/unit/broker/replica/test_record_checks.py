@@ -188,7 +188,7 @@ async def test_a_batch_too_large_after_recompression_is_refused_in_its_turn(benc
     assert large.batches.code == KafkaCode.MESSAGE_TOO_LARGE
 
 
-async def test_recompressed_bytes_that_wait_are_bounded(threads: Threads) -> None:
+async def test_the_bytes_of_recompressed_batches_that_wait_are_limited(threads: Threads) -> None:
     limits = ReplicaLimits(record_check_threads=9, recompressed_waiting_bytes=12_000)
     bench = Bench(limits, threads)
     config = replace(CONFIG, recompression=Recompression(Codec.NONE))

@@ -57,7 +57,7 @@ async def end(rig: Rig) -> None:
 async def test_parked_produces_are_refused_when_the_leadership_ends(
     rig: Rig, cause: Callable[[Rig], Awaitable[None]], code: KafkaCode
 ) -> None:
-    """Their records may be truncated, so they must not wait for other records at these offsets."""
+    """The records of these produces may be truncated, so the produces must not wait for later records there."""
     await rig.create((1, 2, 3))
     parked = [rig.produce(b"a", acks=1), rig.produce(b"b", acks=-1)]
     assert not any(each.done() for each in parked)
@@ -79,7 +79,7 @@ async def test_a_produce_is_not_acknowledged_by_a_later_leadership_of_another_hi
     assert parked.result().error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_leader_of_a_later_epoch_answers_the_produces_of_the_earlier_one(rig: Rig) -> None:
+async def test_a_leader_of_a_later_epoch_answers_the_produces_of_its_earlier_epoch(rig: Rig) -> None:
     """The broker has led without interruption, so nothing was truncated."""
     await rig.create((1, 2, 3))
     parked = rig.produce(b"a")
@@ -94,7 +94,7 @@ async def test_a_leader_of_a_later_epoch_answers_the_produces_of_the_earlier_one
 
 
 async def test_a_leadership_older_than_the_registration_is_ignored(tmp_path: Path) -> None:
-    """It was meant for the previous incarnation, which may have had records that this incarnation has lost."""
+    """The leadership was meant for the previous incarnation, which may have had records that are lost now."""
     async with running(tmp_path) as rig:
         rig.cluster.start(1, directory_ids=rig.directories)
         rig.cluster.create(TOPIC, (1, 2))
@@ -141,7 +141,9 @@ async def two_disks(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 @pytest.mark.parametrize("isr", [(2, 1), (2,)])
-async def test_a_replica_on_a_failed_directory_is_not_recreated_elsewhere(two_disks: Rig, isr: tuple[int, ...]) -> None:
+async def test_a_replica_on_a_failed_directory_is_not_recreated_in_another_directory(
+    two_disks: Rig, isr: tuple[int, ...]
+) -> None:
     """An empty log would count as the replica in the ISR, or hide the real log once its disk works again."""
     rig = two_disks
     rig.cluster.create(TOPIC, (2, 1))
@@ -162,7 +164,7 @@ async def test_a_replica_on_a_failed_directory_is_not_recreated_elsewhere(two_di
 async def test_an_isr_member_without_a_directory_is_not_recreated_while_a_directory_has_failed(
     two_disks: Rig,
 ) -> None:
-    """It may be in the failed directory.  The broker reports that, and the controller removes it from the ISR."""
+    """The member may be in the failed directory.  The broker reports this, and the controller changes the ISR."""
     rig = two_disks
     rig.cluster.create(TOPIC, (2, 1), (2, 3))
     rig.role.follower.activate(rig.cluster.epoch(1))

@@ -1,4 +1,4 @@
-"""The records that a leader serves, and the times of its replies."""
+"""The records that a leader serves, and the moments at which it replies."""
 
 from __future__ import annotations
 

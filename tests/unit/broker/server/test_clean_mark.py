@@ -64,7 +64,7 @@ async def test_a_crash_after_the_registration_counts_as_an_unclean_stop(tmp_path
         assert role._previous_epoch == -1
 
 
-async def test_a_registration_removes_the_mark_in_every_directory(tmp_path: Path) -> None:
+async def test_a_registration_removes_the_mark_of_the_clean_stop_in_every_directory(tmp_path: Path) -> None:
     """Otherwise a start with only some of the directories would count the stop as clean."""
     folders = tmp_path / "a", tmp_path / "b"
     await stopped_cleanly(5, *folders)
@@ -75,7 +75,7 @@ async def test_a_registration_removes_the_mark_in_every_directory(tmp_path: Path
             assert role._previous_epoch == -1
 
 
-async def test_the_mark_is_removed_before_the_first_record_can_be_written(tmp_path: Path) -> None:
+async def test_the_mark_of_the_clean_stop_is_removed_before_the_first_record_can_be_written(tmp_path: Path) -> None:
     await stopped_cleanly(5, tmp_path)
     async with started(tmp_path) as role:
         registering = asyncio.ensure_future(role._on_registered(9))
@@ -101,7 +101,7 @@ async def test_another_registration_does_not_wait_for_a_disk_that_hangs(
         assert role.context.cluster.own_epoch == 10
 
 
-async def test_a_clean_stop_before_the_registration_keeps_the_mark(tmp_path: Path) -> None:
+async def test_a_clean_stop_before_the_registration_keeps_the_mark_of_the_earlier_clean_stop(tmp_path: Path) -> None:
     await stopped_cleanly(5, tmp_path)
     async with started(tmp_path) as role:
         await role.close()
@@ -191,7 +191,7 @@ async def test_a_start_continues_without_a_directory_that_cannot_store_its_numbe
         assert role._marks.clean_epoch() == -1
 
 
-async def test_a_directory_that_cannot_store_a_mark_is_offline_for_its_logs(
+async def test_a_directory_that_cannot_remove_its_mark_goes_offline_with_its_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For example, its file system is full.  Otherwise new replicas would be created in it."""

@@ -89,7 +89,7 @@ def test_a_broker_without_a_controller_serves_its_whole_reserve_of_producer_ids(
     tried(body)
 
 
-def test_waiting_callers_are_served_when_a_block_arrives() -> None:
+def test_waiting_callers_are_served_when_a_block_of_producer_ids_arrives() -> None:
     async def body(broker: Broker) -> None:
         broker.controller.away = True
         waiting = [asyncio.ensure_future(broker.pool.take()) for _ in range(BLOCK + 3)]

@@ -15,7 +15,7 @@ def pass_unnoticed(seconds: float) -> None:
     loop.now += seconds
 
 
-def test_the_first_request_after_a_stall_notices_it() -> None:
+def test_the_first_request_after_a_stall_detects_the_stall() -> None:
     async def test() -> None:
         seen: list[float] = []
         detector = StallDetector(3.0)
@@ -37,7 +37,7 @@ def test_the_first_request_after_a_stall_notices_it() -> None:
     run(test())
 
 
-def test_the_timer_notices_a_stall_without_requests() -> None:
+def test_the_timer_detects_a_stall_without_requests() -> None:
     async def test() -> None:
         seen: list[float] = []
         detector = StallDetector(3.0)
@@ -51,7 +51,7 @@ def test_the_timer_notices_a_stall_without_requests() -> None:
     run(test())
 
 
-def test_an_answer_to_a_request_before_the_stall_does_not_end_it() -> None:
+def test_an_answer_to_a_request_from_before_a_stall_does_not_end_the_stall() -> None:
     async def test() -> None:
         detector = StallDetector(3.0)
         detector.start()

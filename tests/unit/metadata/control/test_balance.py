@@ -41,7 +41,7 @@ def ask(case: Case, policy: Policy, *named: tuple[str, int], validate_only: bool
     return [(each.outcome.error, each.leader) for each in decision.reply]
 
 
-def test_leadership_returns_to_the_preferred_replica() -> None:
+def test_a_preferred_election_returns_leadership_to_the_preferred_replica() -> None:
     case = Case()
     moved(case)
     epoch = case.cluster.partition(case.topic).leader_epoch

@@ -124,7 +124,7 @@ def test_invalid_config_changes_are_refused_with_an_error_code(
 
 
 @pytest.mark.parametrize("resource", [BROKER, CLUSTER])
-def test_a_throttle_of_kafka_can_be_removed(cluster: Cluster, resource: Resource) -> None:
+def test_removing_a_throttle_rate_of_kafka_succeeds_without_a_change(cluster: Cluster, resource: Resource) -> None:
     removed = tuple([(key, None) for key in sorted(KAFKA_RATES)])
     before = cluster.image
     for values in (removed, (*removed, ("cordoned" if resource is BROKER else "retention.ms", None))):
@@ -132,7 +132,7 @@ def test_a_throttle_of_kafka_can_be_removed(cluster: Cluster, resource: Resource
     assert cluster.image is before
 
 
-def test_the_rates_that_kafka_reassign_partitions_sets_limit_the_copies_of_a_broker(cluster: Cluster) -> None:
+def test_the_throttle_rates_of_kafka_reassign_partitions_limit_the_copy_rate_of_a_broker(cluster: Cluster) -> None:
     rates = ("follower.replication.throttled.rate", "leader.replication.throttled.rate")
     [answer] = alter(cluster, Changes(BROKER, tuple([(rate, "1000") for rate in rates])))
     assert answer.outcome == OK
@@ -251,7 +251,7 @@ def degraded(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("value", ["1", "3"])
-def test_another_min_isr_clears_the_eligible_leader_replicas(cluster: Cluster, value: str) -> None:
+def test_a_change_of_min_isr_clears_the_eligible_leader_replicas(cluster: Cluster, value: str) -> None:
     degraded(cluster)
     offset = cluster.image.end_offset
     alter(cluster, Changes(TOPIC, (("retention.ms", "1"), (MIN_ISR, value))))
@@ -266,7 +266,7 @@ def test_another_min_isr_clears_the_eligible_leader_replicas(cluster: Cluster, v
 
 
 @pytest.mark.parametrize("value", ["1", "3"])
-def test_another_min_isr_keeps_the_eligible_leader_replicas_if_no_other_replica_may_lead(
+def test_a_change_of_min_isr_keeps_the_eligible_leader_replicas_if_no_other_replica_may_lead(
     cluster: Cluster, value: str
 ) -> None:
     """The disk of the last replica in sync was replaced."""

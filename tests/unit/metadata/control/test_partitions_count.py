@@ -1,4 +1,4 @@
-"""More and fewer partitions: refusals, records, and the topic afterwards."""
+"""Adding and removing partitions: refusals, records, and the resulting topic."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def topic_id(cluster: Cluster, name: str = "t") -> UUID:
 # Adding partitions
 
 
-def test_partitions_are_added_after_the_existing_ones(cluster: Cluster) -> None:
+def test_partitions_are_added_after_the_existing_partitions(cluster: Cluster) -> None:
     before = cluster.image.topics[topic_id(cluster)].partitions
     [answer] = add(cluster, NewPartitions("t", 6))
     assert (answer.outcome.ok, answer.partitions, answer.changed) == (True, 6, True)
@@ -74,7 +74,7 @@ def test_an_explicit_assignment_of_new_partitions_is_used_unchanged(cluster: Clu
     assert (last.replica_ids, last.isr, last.leader) == ((4, 2), (2,), 2)
 
 
-def test_a_repeated_request_succeeds_and_changes_nothing(cluster: Cluster) -> None:
+def test_a_repeated_addition_of_partitions_succeeds_and_changes_nothing(cluster: Cluster) -> None:
     again = NewPartitions("t", 4, ((3, 1), (4, 2)))
     add(cluster, again)
     [answer] = add(cluster, again)

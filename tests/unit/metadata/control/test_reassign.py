@@ -189,7 +189,7 @@ def test_a_reassignment_that_is_already_satisfied_succeeds_without_a_change() ->
     assert case.cluster.image.end_offset == before.end_offset + 1
 
 
-def test_validate_only_reports_the_change_without_making_it() -> None:
+def test_validate_only_reports_a_reassignment_without_starting_it() -> None:
     case = Case(1, 2, 3)
     before = case.cluster.image
     answer = case.move(4, 2, 3, validate_only=True, throttle=1000)
@@ -252,7 +252,7 @@ def test_a_second_reassignment_is_refused_unless_it_replaces_the_first() -> None
     assert case.lists() == ((5, 2, 3, 1), (5,), (1,), (2, 3, 1))
 
 
-def test_a_request_is_applied_whole_or_not_at_all() -> None:
+def test_a_reassignment_request_is_applied_as_a_whole_or_not_at_all() -> None:
     case = Case(1, 2, 3)
     case.cluster.create("u", (1, 2), (2, 3))
     before = case.cluster.image
@@ -296,7 +296,7 @@ def test_a_full_batch_of_reassignments_starts_and_completes_in_one_batch() -> No
     assert case.cluster.image.cluster_config(THROTTLE) == "-1"
 
 
-# When it is complete
+# Completion
 
 
 def test_k15665_a_fenced_target_replica_that_is_not_new_does_not_block_the_completion() -> None:

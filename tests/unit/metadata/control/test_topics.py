@@ -223,7 +223,7 @@ def test_configs_of_compaction_and_compression_are_accepted_and_have_an_effect(
     assert not TOPIC_CONFIGS[key].no_effect
 
 
-def test_a_codec_whose_library_is_missing_is_refused_by_name(cluster: Cluster) -> None:
+def test_a_codec_whose_library_is_missing_is_refused_and_named(cluster: Cluster) -> None:
     missing = {"zstd": "its library is missing"}
     topics = [NewTopic(codec, 1, 1, configs=(("compression.type", codec),)) for codec in ("gzip", "zstd")]
     decision = create_topics(cluster.image, topics, cluster.new_id, unavailable=missing)
@@ -313,7 +313,7 @@ def test_a_topic_id_that_exists_or_is_reserved_is_drawn_again(cluster: Cluster) 
     assert decision.reply[0].topic_id == UUID(int=77)
 
 
-# Several at once
+# Several topics in one request
 
 
 def test_each_topic_of_a_creation_request_has_its_own_outcome(cluster: Cluster) -> None:
@@ -355,7 +355,7 @@ def test_a_hundred_thousand_topics_get_a_hundred_thousand_answers(cluster: Clust
     assert {answer.outcome.error for answer in answers} == {ApiError.POLICY_VIOLATION}
 
 
-# Existing
+# Existing topics
 
 
 def test_a_retried_creation_never_makes_a_second_topic(cluster: Cluster) -> None:
@@ -521,7 +521,7 @@ def test_the_leaderships_of_a_fenced_broker_spread_over_the_others() -> None:
     assert max(taken) - min(taken) <= 2
 
 
-def test_replicas_spread_over_racks_first() -> None:
+def test_replicas_are_spread_over_all_racks_before_a_rack_gets_a_second_replica() -> None:
     cluster = Cluster()
     for broker in range(1, 10):
         cluster.start(broker, rack=f"r{broker % 3}")

@@ -1,4 +1,4 @@
-"""Administration at the Controller service: the effect of each request, and refusals of invalid requests by name."""
+"""Administration at the Controller service: the effect of each request, and error codes for invalid requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def ready() -> Plane:
     return plane
 
 
-# Unregistering, decided
+# The decision to unregister a broker
 
 
 def test_only_a_fenced_broker_without_replicas_is_unregistered() -> None:

@@ -60,7 +60,7 @@ class Followed(Cluster):
         replay: Any = self
         return Availability(replay, lambda: self.is_active, lambda: self.is_caught_up)
 
-    # What happens
+    # Events
 
     def back(self, broker_id: int) -> None:
         assert self.register(broker_id, self.image.end_offset).outcome.ok

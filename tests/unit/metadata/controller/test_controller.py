@@ -59,7 +59,7 @@ async def started(*broker_ids: int, settings: ControllerSettings | None = None) 
     return plane
 
 
-# When it is active
+# Activation
 
 
 def test_a_controller_is_active_once_the_leader_change_of_its_epoch_is_applied() -> None:
@@ -114,10 +114,10 @@ def test_the_pending_image_of_a_new_controller_contains_the_whole_log_of_earlier
     run(test())
 
 
-# When it answers
+# Replies
 
 
-def test_an_answer_waits_for_the_commit() -> None:
+def test_a_reply_waits_for_the_commit_of_its_records() -> None:
     async def test() -> None:
         plane = await started(1)
         asked = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
@@ -153,7 +153,7 @@ def test_refusals_and_no_ops_wait_for_the_records_that_they_depend_on() -> None:
     run(test())
 
 
-def test_a_refusal_that_depends_on_committed_state_is_answered_at_once() -> None:
+def test_a_refusal_that_depends_only_on_committed_state_is_sent_immediately() -> None:
     async def test() -> None:
         plane = await started(1)
         reply = await plane.call(rpcs.CREATE_TOPICS, new_topic(".."))
@@ -394,7 +394,7 @@ def test_the_replay_fails_at_a_batch_that_cannot_be_decoded() -> None:
 # Heartbeats and sessions
 
 
-def test_a_caught_up_heartbeat_unfences_and_is_answered_from_the_committed_image() -> None:
+def test_a_heartbeat_that_unfences_a_broker_is_answered_from_the_committed_image() -> None:
     async def test() -> None:
         plane = await started(1)
         asked = plane.start(rpcs.REGISTER_BROKER, register(2))
@@ -448,7 +448,7 @@ def test_only_a_broker_without_heartbeats_is_fenced() -> None:
     run(test())
 
 
-def test_brokers_that_stop_answering_together_are_all_fenced() -> None:
+def test_brokers_whose_heartbeats_stop_together_are_all_fenced() -> None:
     async def test() -> None:
         plane = await started(1, 2, 3)
         plane.node.auto_commit = True
@@ -647,7 +647,7 @@ def test_the_leader_epochs_of_a_topic_are_removed_a_day_after_its_deletion() -> 
 # Broken invariants
 
 
-def test_a_broken_invariant_ends_the_process() -> None:
+def test_a_failed_assertion_in_a_decision_ends_the_process() -> None:
     async def test() -> None:
         plane = await started(1)
         running = asyncio.ensure_future(plane.controller.run())

@@ -1,7 +1,7 @@
-"""Every field of every request to the controller: absent, empty, negative, huge, repeated, or naming a missing thing.
+"""Every field of every request to the controller: absent, empty, negative, huge, repeated, or an unknown name.
 
-The reply contains only errors of the contract, the image stays sound, and the controller continues.  A request that is
-refused as a whole changes nothing.
+The reply contains only errors of the contract, the image stays consistent, and the controller continues.  A request
+that is refused as a whole changes nothing.
 """
 
 from __future__ import annotations

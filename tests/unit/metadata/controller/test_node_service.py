@@ -440,7 +440,7 @@ def test_no_request_to_the_node_service_raises_an_exception(rpc: AnyRpc, data: b
     request = rpc.request()
     try:
         request.ParseFromString(data)
-    except Exception:  # invalid messages never get this far
+    except Exception:  # the transport refuses invalid messages
         return
     request.header.Clear()
 
@@ -530,7 +530,7 @@ def test_the_reported_end_of_a_node_is_dropped_when_the_node_fetches_again() -> 
         assert await ends_of(one) == [2, 14]
         one.kept.fetched_ms[14] = now_ms()
         assert await ends_of(one) == [2]
-        await one.ask(rpcs.REPORT_END, ended(14))  # it ends once more
+        await one.ask(rpcs.REPORT_END, ended(14))  # the node ends once more
         assert await ends_of(one) == [2, 14]
 
     run(test())
@@ -543,7 +543,7 @@ def test_the_reported_end_of_a_node_is_dropped_when_its_broker_registers_again()
         await one.ask(rpcs.REPORT_END, ended(2))
         await one.plane.call(rpcs.REGISTER_BROKER, register(1))
         assert await ends_of(one) == [2]
-        await asyncio.sleep(60)  # its session is over
+        await asyncio.sleep(60)  # the session of broker 2 has ended
         reply = await one.plane.call(rpcs.REGISTER_BROKER, register(2, 1))
         assert reply.result.error == "NONE"
         assert await ends_of(one) == []

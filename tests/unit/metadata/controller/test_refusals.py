@@ -276,12 +276,12 @@ def test_an_early_fencing_is_retried_until_the_quorum_accepts_it() -> None:
     run(test())
 
 
-# Which addresses count
+# The addresses that count
 
 
 @pytest.mark.parametrize("deaf", [CONTROL, KAFKA])
 def test_early_fencing_needs_a_control_address_and_a_listener_that_accepted_before(deaf: tuple[str, int]) -> None:
-    """A name that resolves to another host on this node, or a port that a firewall closes, is always refused."""
+    """An address may always refuse: its name resolves to another host on this node, or a firewall closes its port."""
 
     async def test() -> None:
         plane = await started(2, 3)
@@ -447,7 +447,7 @@ def test_early_fencing_can_be_switched_off() -> None:
     run(test())
 
 
-def test_a_broken_assertion_ends_the_process() -> None:
+def test_a_failed_assertion_in_an_examination_ends_the_process() -> None:
     async def test() -> None:
         plane, net = await watched()
         running = asyncio.ensure_future(plane.controller.run())

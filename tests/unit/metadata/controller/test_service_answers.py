@@ -34,7 +34,7 @@ def test_the_request_of_another_cluster_is_refused_before_it_is_forwarded() -> N
     run(test())
 
 
-def test_a_follower_forwards_once_and_passes_the_answer_on() -> None:
+def test_a_node_that_does_not_lead_forwards_a_request_once_and_returns_the_reply() -> None:
     async def test() -> None:
         plane = follower()
         plane.transport.answer = pb.CreateTopicsReply(topics=[pb.CreatedTopic(name="t")])

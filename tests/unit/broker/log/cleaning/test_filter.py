@@ -80,7 +80,7 @@ def test_the_max_timestamp_is_that_of_the_remaining_records() -> None:
     assert parse_header(data).max_timestamp == 1_000
 
 
-def test_removed_batches_of_one_epoch_become_one_filler() -> None:
+def test_adjacent_removed_batches_of_one_epoch_become_one_filler_batch() -> None:
     gone = [batch_at(offset, (b"a", b"1"), (b"a", b"2"), epoch=epoch) for offset, epoch in ((0, 1), (2, 1), (4, 2))]
     data = cleaned(*gone, batch_at(6, (b"a", b"3"), epoch=2), latest={b"a": 6})
     headers = [header for _, header in iter_headers(data)]
@@ -132,7 +132,7 @@ def test_a_tombstone_gets_a_delete_horizon_and_is_removed_after_it(codec: Codec)
 
 
 def test_a_batch_that_ends_above_the_clean_end_gets_no_delete_horizon() -> None:
-    """A later cleaning sets it, and then it holds for all tombstones of the batch."""
+    """A later cleaning sets the horizon, which then applies to all tombstones of the batch."""
     batch = batch_at(0, (b"a", None), (b"b", b"2"))
     assert cleaned(batch, latest={b"a": 0}, clean_end=1) == batch
 
