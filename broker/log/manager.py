@@ -634,8 +634,10 @@ class LogManager:
             DiskError: a directory failed.
         """
         for directory in self._working():
-            with directory.reported():
-                await directory.strays.keep()
+            # Without the lock, `keep` could write a stray again that a move has finished or given up meanwhile.
+            async with directory.changing:
+                with directory.reported():
+                    await directory.strays.keep()
 
     async def delete_strays(self, now_ms: int, kept_ms: int, unreported: Collection[LogKey] = ()) -> int:
         """Delete strays that an earlier call saw at least `kept_ms` ago, unless they are exempt; return their number.

@@ -156,4 +156,13 @@ MUTANTS = (
         "return True",
         (f"{MOVE_TESTS}::test_a_log_stays_in_its_directory_if_the_target_is_full_and_the_target_stays_usable",),
     ),
+    Mutant(
+        "strays are kept in the middle of a decision",
+        MANAGER,
+        "            async with directory.changing:\n                with directory.reported():\n"
+        "                    await directory.strays.keep()",
+        "            if True:\n                with directory.reported():\n"
+        "                    await directory.strays.keep()",
+        (f"{MOVE_TESTS}::test_keeping_strays_does_not_disturb_a_move",),
+    ),
 )

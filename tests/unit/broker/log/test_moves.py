@@ -515,6 +515,48 @@ async def test_a_target_that_fails_leaves_the_source_unharmed() -> None:
     assert set(phases) == {"copy", "after the decision"}
 
 
+@pytest.mark.parametrize("failing", [None, 1, 3])
+@pytest.mark.parametrize("later", range(14))
+async def test_keeping_strays_does_not_disturb_a_move(failing: int | None, later: int) -> None:
+    """Operations are counted from the decision.
+
+    failing: the operation at which the target fails, so that the decision is undone.
+    later: the operation at which `keep_strays` begins.
+    """
+    rig = MoveRig()
+    await rig.start()
+    keeping: list[asyncio.Task[None]] = []
+
+    def watch() -> None:
+        if "rename 1" not in rig.operations:
+            return
+        after = len(rig.operations) - rig.operations.index("rename 1") - 1
+        if after == later:
+            keeping.append(asyncio.create_task(rig.logs.keep_strays()))
+        rig.disks[1].full = failing is not None and after >= failing
+
+    try:
+        rig.create()
+        await rig.fill(3)
+        rig.on_operation = watch
+        await rig.move()
+        rig.on_operation = lambda: None
+        assert (rig.log.directory_id == rig.ids[0]) is (failing is not None)
+        await asyncio.gather(*keeping)
+        await rig.logs.keep_strays()
+        assert await rig.logs.purge_strays() == (failing is None), "an unfinished stray is not purged"
+        assert rig.logs.strays() == []
+        rig.disks[1].full = False
+        await rig.restart(power_cut=True)
+        if KEY in rig.logs.doubles:
+            rig.logs.settle(KEY, rig.ids[0])
+            rig.follow_acknowledgements()
+        assert batches_of(rig.log) == rig.appended
+        assert rig.logs.strays() == []
+    finally:
+        await rig.end()
+
+
 async def test_a_slow_target_delays_acknowledgements_only_briefly(
     rig: MoveRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
