@@ -220,6 +220,13 @@ async def test_a_deletion_in_an_internal_topic_is_refused(rig: Rig) -> None:
     assert answer.result() == DeletedRecords(int(KafkaCode.POLICY_VIOLATION))
 
 
+@pytest.mark.parametrize(("policy", "code"), [("compact", 44), ("compact,delete", 0)])
+async def test_a_deletion_is_refused_in_a_topic_that_is_only_compacted(rig: Rig, policy: str, code: int) -> None:
+    rig.cluster.create(TOPIC, (1,), configs=(("cleanup.policy", policy),))
+    await rig.learn()
+    assert delete(rig, 0).result().error_code == code
+
+
 async def test_a_deletion_in_a_partition_that_is_missing_or_led_by_another_broker_is_refused(rig: Rig) -> None:
     await rig.create((1,), (2,))
     partitions = (("u", 0), (TOPIC, 2), (TOPIC, 1))

@@ -13,6 +13,7 @@ from broker.core.fetch_session import CONSUMER
 from broker.kafka.api import FetchPartition, FetchPlan, FetchResult
 from metadata.records import Config, ConfigScope
 from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import iter_headers
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import Rig, running
 from tests.unit.metadata.builders import directory
@@ -208,8 +209,13 @@ async def test_a_new_high_watermark_answers_the_parked_fetch_of_a_follower_that_
 
 
 async def test_a_follower_serves_read_committed_consumers_up_to_its_last_stable_offset(near: Rig) -> None:
+    """The transaction that begins at offset 2 stays open."""
     await following(near)
-    await near.reply(2, high_watermark=2)
-    asked = replace(plan(near, 0, "b"), read_committed=True, replica_id=CONSUMER)
-    (result,) = (await near.replicas.fetch(asked)).results
-    assert (result.last_stable_offset, len(result.records) > 0) == (2, True)
+    open_transaction = make_batch([b"c"], base_offset=2, leader_epoch=0, attributes=0x10, producer=(7, 0, 0))
+    await near.reply(2, open_transaction, high_watermark=3)
+    await near.role.logs.flush_all([near.log])
+    for read_committed, batches in ((True, [0]), (False, [0, 2])):
+        asked = replace(plan(near, 0, "b"), read_committed=read_committed, replica_id=CONSUMER)
+        (result,) = (await near.replicas.fetch(asked)).results
+        assert (result.high_watermark, result.last_stable_offset) == (3, 2)
+        assert [header.base_offset for _, header in iter_headers(bytes(result.records))] == batches
