@@ -40,7 +40,7 @@ from broker.log.directory_facts import NEXT_STEP, DirectoryFacts
 from broker.log.durability import Durability
 from broker.log.events import LogEvents
 from broker.log.loading import check_whole, load_log
-from broker.log.move_facts import FUTURES, settle_futures
+from broker.log.move_facts import FUTURES, discard_undone, settle_futures
 from broker.log.moves import LogMoves
 from broker.log.partition_log import PartitionLog
 from broker.log.recent import RecentAppends
@@ -195,6 +195,7 @@ class LogManager:
         self.clean_start = self.clean_start and (was_clean or is_new)
         self._clock.load(disk)
         await directory.strays.load()
+        await discard_undone(disk, [other.disk for other in self._working() if other is not directory])
         moved_here = await settle_futures(disk, self._working_disk)
         facts = DirectoryFacts(disk)
         notes: dict[str, bytes | None] = {}

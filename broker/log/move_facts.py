@@ -22,18 +22,23 @@ The metadata may name the source until the broker has reported the target.  Unti
 deleted.  It shows where the log is, if the target is offline or missing at a start (`LogManager.moved_away`).  Also
 until then, the facts of the log in the target name the source (`LogState.moved_from`).  If the source has failed, the
 report must state that the replica left it with all records.
+
+If the target fails between steps 4 and 6, the move is undone: one transaction gives the source its facts about the log
+again, and the fact `undone/<target>/<folder>`.  The target may have finished step 5 by then, and the metadata may name
+it because of an earlier move.  But later records are only in the source.  So the next start at which both directories
+work deletes the copy in the target, and then that fact.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from broker.log.state import state_fact, watermark_fact
+from broker.log.state import DAMAGED, decode_state, folder_fact, state_fact, watermark_fact
 from broker.log.types import LOGS, LogKey, parse_folder_name
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import Disk
@@ -43,6 +48,7 @@ FUTURES = "futures"
 """The folder of a data directory that holds the copies of logs that move there."""
 MOVING = "moving/"
 FUTURE = "future/"
+UNDONE = "undone/"
 
 logger = get_logger("log")
 
@@ -79,6 +85,11 @@ def moving_fact(folder: str) -> str:
 def future_fact(folder: str) -> str:
     """Return the key of the fact about a complete copy, in its target.  folder: only its name."""
     return FUTURE + folder
+
+
+def undone_fact(folder: str, target: UUID) -> str:
+    """Return the key of the fact that a move to `target` was undone, in its source."""
+    return f"{UNDONE}{target}/{folder}"
 
 
 def future_path(folder: str) -> str:
@@ -126,6 +137,58 @@ async def settle_futures(target: Disk, source_of: Callable[[UUID], Disk | None])
         else:
             await discard_future(target, folder)
     return finished
+
+
+def undone_moves(source: Disk) -> Iterator[tuple[str, UUID]]:
+    """Yield the folder and the target of each move from `source` that was undone.
+
+    Raises: CorruptStoreError: a fact is damaged.
+    """
+    for name in source.facts.load(UNDONE):
+        target, _, folder = name.removeprefix(UNDONE).partition("/")
+        try:
+            yield folder, UUID(target)
+        except ValueError as error:
+            raise CorruptStoreError(f"fact {name} is damaged: {error}") from error
+
+
+async def discard_undone(target: Disk, sources: Iterable[Disk]) -> None:
+    """Make the copies of undone moves to this directory futures that do not count, before `settle_futures`.
+
+    sources: the other directories that work.
+
+    Raises:
+        CorruptStoreError: a fact is damaged.
+        DiskError: this directory failed.
+    """
+    for source in sources:
+        for folder, target_id in undone_moves(source):
+            if target_id == target.directory_id and _is_copy_of(target, folder, source.directory_id):
+                await _make_future(target, folder)
+                logger.info("copy of an undone move dropped", directory_id=target.directory_id, folder=folder)
+
+
+def _is_copy_of(target: Disk, folder: str, source: UUID) -> bool:
+    """Return whether the log in this folder is a finished copy from `source`, and not a replica created since then."""
+    future, state = future_fact(folder), state_fact(folder)
+    if (value := target.facts.load(future).get(future)) is not None:
+        return not target.exists(future_path(folder)) and _decode(future, value, FutureFact).source == source
+    value = target.facts.load(state).get(state)
+    return value is not None and source in decode_state(state, value).moved_from
+
+
+async def _make_future(target: Disk, folder: str) -> None:
+    """Move a log back to the futures, and delete its facts.  A start repeats this if it was interrupted.
+
+    Raises: DiskError.
+    """
+    if target.exists(f"{LOGS}/{folder}"):
+        target.rename(f"{LOGS}/{folder}", future_path(folder))
+    await target.flush((), (LOGS, FUTURES))
+    keys = [future_fact(folder), state_fact(folder), folder_fact(folder), DAMAGED + folder]
+    if (identity := parse_folder_name(folder)) is not None:
+        keys.append(watermark_fact(identity[0]))
+    await target.facts.commit(dict.fromkeys(keys))
 
 
 def _is_decided(target: Disk, folder: str, fact: FutureFact, source_of: Callable[[UUID], Disk | None]) -> bool | None:

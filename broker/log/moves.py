@@ -39,6 +39,8 @@ from broker.log.move_facts import (
     found_moves,
     future_fact,
     moving_fact,
+    undone_fact,
+    undone_moves,
 )
 from broker.log.partition_log import PartitionLog
 from broker.log.state import LogState, encode_state, folder_fact, state_fact, watermark_fact
@@ -189,6 +191,10 @@ class LogMoves:
             if directory.failure is not None:
                 continue
             changes: dict[str, bytes | None] = {}
+            for folder, target_id in undone_moves(directory.disk):
+                target = self._directories.get(target_id)
+                if target is None or target.failure is None:  # else its copy has not been deleted yet
+                    changes[undone_fact(folder, target_id)] = None
             for move in found_moves(directory.disk):
                 target = self._directories.get(move.fact.target)
                 if target is not None and target.failure is not None:
@@ -435,6 +441,7 @@ class LogMoves:
         log, source = copy.log, copy.source
         facts = source.strays.give_up(stray)
         facts[moving_fact(copy.folder)] = encode_fact(MoveFact(copy.target.id))
+        facts[undone_fact(copy.folder, copy.target.id)] = b""  # the target may have its facts of the log already
         facts[state_fact(copy.folder)] = encode_state(log.upkeep.take_state())
         facts[folder_fact(copy.folder)] = log.durability.folder_fact
         facts[watermark_fact(log.key)] = b"%d" % log.marks.take_watermark()

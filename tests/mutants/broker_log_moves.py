@@ -165,4 +165,32 @@ MUTANTS = (
         "                    await directory.strays.keep()",
         (f"{MOVE_TESTS}::test_keeping_strays_does_not_disturb_a_move",),
     ),
+    Mutant(
+        "the copy of an undone move stays in its target",
+        MANAGER,
+        "        await discard_undone(disk, [other.disk for other in self._working() if other is not directory])\n",
+        "",
+        (f"{MOVE_TESTS}::test_a_start_that_is_interrupted_again_and_again_drops_the_copy_of_an_undone_move",),
+    ),
+    Mutant(
+        "an undone move is forgotten at once",
+        MOVES,
+        '        facts[undone_fact(copy.folder, copy.target.id)] = b""',
+        '        facts[undone_fact(copy.folder, copy.source.id)] = b""',
+        (f"{MOVE_TESTS}::test_a_start_that_is_interrupted_again_and_again_drops_the_copy_of_an_undone_move",),
+    ),
+    Mutant(
+        "an undone move is forgotten while its target is offline",
+        MOVES,
+        "                if target is None or target.failure is None:  # else its copy has not been deleted yet",
+        "                if True:",
+        (f"{MOVE_TESTS}::test_an_undone_move_is_remembered_while_its_target_is_offline_and_after_a_cancellation",),
+    ),
+    Mutant(
+        "an undone move deletes a replica that was created later in its target",
+        MOVE_FACTS,
+        "    return value is not None and source in decode_state(state, value).moved_from",
+        "    return value is not None",
+        (f"{MOVE_TESTS}::test_a_replica_that_was_created_in_the_target_of_an_undone_move_is_kept",),
+    ),
 )

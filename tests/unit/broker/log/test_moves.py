@@ -16,6 +16,8 @@ from broker.log import Appended, LogManager, TimestampOffset, moves
 from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner
 from broker.log.cleaning.ports import LocalWorker
 from broker.log.copying import LogCopy
+from broker.log.move_facts import undone_fact
+from broker.log.state import state_fact
 from broker.log.types import LogConfig
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.runtime.disk import DiskError, DiskFile
@@ -493,11 +495,7 @@ async def _failed_move(operation: int) -> str | None:
         assert rig.acknowledged == rig.log.end_offset
         rig.disks[1].full = False
         await rig.restart(power_cut=True)
-        if KEY in rig.logs.doubles:  # the target failed after it had stored the facts of the log
-            rig.logs.settle(KEY, rig.ids[0])
-            rig.follow_acknowledgements()
-            await rig.logs.set_doubles_aside(wall_ms=7_000)
-            await rig.move()
+        assert rig.log.directory_id == rig.ids[0], "the copy of an undone move does not count"
         assert batches_of(rig.log) == rig.appended
         await rig.run()
         rig.check_moved()
@@ -548,13 +546,91 @@ async def test_keeping_strays_does_not_disturb_a_move(failing: int | None, later
         assert rig.logs.strays() == []
         rig.disks[1].full = False
         await rig.restart(power_cut=True)
-        if KEY in rig.logs.doubles:
-            rig.logs.settle(KEY, rig.ids[0])
-            rig.follow_acknowledgements()
         assert batches_of(rig.log) == rig.appended
         assert rig.logs.strays() == []
     finally:
         await rig.end()
+
+
+async def _undone_move(seed: int = 1) -> MoveRig:
+    """The target failed when it already had the facts of the log, so the move was undone; the source has later records.
+
+    The disk of the target works again at the next start.
+    """
+    rig = MoveRig(seed)
+    await rig.start()
+
+    def on_operation() -> None:
+        rig.append(b"late")
+        rig.disks[1].full = state_fact(FOLDER) in rig.disks[1].facts.load(state_fact(FOLDER))
+
+    rig.create()
+    await rig.fill(3)
+    rig.on_operation = on_operation
+    await rig.move()
+    rig.on_operation = lambda: None
+    assert set(rig.logs.failed_disks) == {rig.ids[1]}
+    assert rig.log.directory_id == rig.ids[0]
+    rig.append(b"after the failure")
+    await rig.settle()
+    assert rig.acknowledged == rig.log.end_offset
+    rig.disks[1].full = False
+    return rig
+
+
+@pytest.mark.parametrize("power_cut", [False, True])
+async def test_a_start_that_is_interrupted_again_and_again_drops_the_copy_of_an_undone_move(power_cut: bool) -> None:
+    stop_at, is_stopped = 0, True
+    while is_stopped:
+        rig = await _undone_move(stop_at + 1)
+        try:
+            await rig.end()
+            for disk in rig.disks:
+                disk.crash()
+                disk.repaired()
+            rig.is_stopped, rig.stop_at = False, len(rig.operations) + stop_at
+            with suppress(StoppedError):
+                await rig.start()
+            is_stopped = rig.is_stopped
+            await rig.restart(power_cut=power_cut)
+            assert rig.log.directory_id == rig.ids[0]
+            assert not rig.logs.doubles
+            assert batches_of(rig.log) == rig.appended
+            assert rig.disks[0].facts.load("undone/") == {}
+            await rig.run()
+            rig.check_moved()
+            assert batches_of(rig.log) == rig.appended
+        finally:
+            await rig.end()
+        stop_at += 1
+    assert stop_at > 10
+
+
+async def test_an_undone_move_is_remembered_while_its_target_is_offline_and_after_a_cancellation() -> None:
+    rig = await _undone_move()
+    try:
+        await rig.logs.moves.request({KEY: rig.ids[0]})
+        await rig.end()
+        rig.is_stopped = False
+        await rig.start()  # the target fails again, because it was not repaired
+        assert set(rig.logs.failed_disks) == {rig.ids[1]}
+        await rig.restart()
+        assert not rig.logs.doubles
+        assert batches_of(rig.log) == rig.appended
+        assert not rig.disks[1].list("logs")
+    finally:
+        await rig.end()
+
+
+async def test_a_replica_that_was_created_in_the_target_of_an_undone_move_is_kept(rig: MoveRig) -> None:
+    rig.logs.create(KEY, "topic", rig.ids[1], SMALL)
+    rig.follow_acknowledgements()
+    await rig.fill(3)
+    await rig.logs.checkpoint([rig.log])
+    await rig.disks[0].facts.commit({undone_fact(FOLDER, rig.ids[1]): b""})
+    await rig.restart()
+    assert (rig.log.directory_id, batches_of(rig.log)) == (rig.ids[1], rig.appended)
+    assert rig.disks[0].facts.load("undone/") == {}
 
 
 async def test_a_slow_target_delays_acknowledgements_only_briefly(
