@@ -214,8 +214,8 @@ async def test_a_follower_serves_read_committed_consumers_up_to_its_last_stable_
     open_transaction = make_batch([b"c"], base_offset=2, leader_epoch=0, attributes=0x10, producer=(7, 0, 0))
     await near.reply(2, open_transaction, high_watermark=3)
     await near.role.logs.flush_all([near.log])
-    for read_committed, batches in ((True, [0]), (False, [0, 2])):
+    for read_committed, end, batches in ((True, 2, [0]), (False, 3, [0, 2])):
         asked = replace(plan(near, 0, "b"), read_committed=read_committed, replica_id=CONSUMER)
         (result,) = (await near.replicas.fetch(asked)).results
-        assert (result.high_watermark, result.last_stable_offset) == (3, 2)
+        assert (result.high_watermark, result.last_stable_offset) == (3, end)
         assert [header.base_offset for _, header in iter_headers(bytes(result.records))] == batches
