@@ -1,4 +1,4 @@
-"""Creates cluster ids: random uuids as 22 characters of URL-safe base64, like every uuid that people see."""
+"""Creates cluster ids: random uuids as 22 characters of URL-safe base64, the form in which kctl shows all uuids."""
 
 from __future__ import annotations
 

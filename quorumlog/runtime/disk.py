@@ -2,7 +2,8 @@
 
 Synchronous calls make nothing durable, and most are cheap.  `pread` may wait for the disk if the page cache does not
 contain the data, and `remove_tree` may take long.  `flush` and `sync_dir` make data durable, outside the event loop's
-thread.  The simulator's disk keeps unflushed data apart and loses it in a crash.
+thread.  Every operation of `Disk` and `DiskFile` raises `DiskError` if the disk fails.  The simulator's disk keeps
+unflushed data apart and loses it in a crash.
 """
 
 from __future__ import annotations
@@ -125,14 +126,19 @@ class Disk(Protocol):
         ...
 
     async def free_bytes(self) -> int:
-        """Return the number of bytes that this process may still write to the file system; 0 if it is unknown."""
+        """Return the number of bytes that this process may still write to the file system; 0 if it is unknown.
+
+        Raises:
+            DiskError: the file system does not answer in time.
+        """
         ...
 
     async def flush(self, files: Iterable[DiskFile], folders: Iterable[str] = ()) -> None:
-        """Make everything appended to `files` before this call durable, with one barrier for all.
+        """Make the appends and truncations of `files` before this call durable.
 
-        folders: synced as by `sync_dir`, with the same barrier.  After creating a file, name its folder once, and also
-        the parent of a new folder.
+        One call for several files costs less than several calls.
+        folders: synced as by `sync_dir`.  After creating a file, name its folder once, and also the parent of a new
+        folder.
 
         Raises:
             DiskError: it is unknown which data is durable; never retried.

@@ -26,9 +26,9 @@ same reason: in the loop's executor, directories that hang could occupy all thre
 count as stalled.
 
 **Failure**: after a failed write or sync it is unknown which data is durable, and a second sync would falsely succeed.
-From then on `failure` is set, and every write raises it.  The directory has failed as well if one operation in a thread
-(a read, a write, a commit or one part of a flush) takes longer than `stall_s`, so that other replicas can lead.  Its
-blocked threads stay blocked.
+From then on `failure` is set, and every write raises it.  A failed read sets it as well.  The directory also fails if
+one operation in a thread (a read, a write, a commit, a query of the free space or one part of a flush) takes longer
+than `stall_s`, so that other replicas can lead.  Its blocked threads stay blocked.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class FileDisk:
 
         Args:
             cluster_id: None if this node does not know it yet; see `bind_cluster`.
-            stall_s: an operation in a thread that takes longer counts as failed.
+            stall_s: seconds after which an operation in a thread counts as failed.
             syncs: makes the files durable; None: threads of this directory.
             directories: the number of data directories that share the descriptors of this process.
 

@@ -21,8 +21,9 @@ def short_pauses() -> Iterator[None]:
     """Prevent repeated long collections, for the life of a server.
 
     Objects that survive a long collection count as permanent from then on.  If a cycle among them is dropped later, its
-    memory is not freed.  The loss is small: each time the process grows by about 100,000 objects, it loses at most the
-    requests and tasks of one moment.  (Without this, a million partitions caused repeated pauses of 150 to 200 ms.)
+    memory is not freed.  The loss is small: the next long collection comes only after the process has grown by about
+    100,000 objects, and it keeps at most the cycles among the requests and tasks of that moment.  (Without this, a
+    million partitions caused repeated pauses of 150 to 200 ms.)
     """
     began = 0.0
 

@@ -101,7 +101,8 @@ def bind(server: grpc.aio.Server, address: Address, credentials: grpc.ServerCred
     """Bind `server` to `address` and return the port (chosen by the system for port 0).
 
     Raises:
-        ConfigError: the address is in use, or does not belong to this machine.  The message gives the system's reason.
+        ConfigError: the address cannot be bound, for example because it is in use.  The message gives the system's
+            reason.
     """
     _probe(address)  # first, since gRPC prints lines of its own on failure
     try:

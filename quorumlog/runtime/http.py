@@ -32,7 +32,7 @@ QUERY_FIELDS_MAX = 16
 REQUEST_TIMEOUT_S = 10.0
 """Time limit for the rest of a request head after its first byte, and for sending an answer."""
 IDLE_TIMEOUT_S = 60.0
-"""Time that a connection may stay open between two requests."""
+"""Time limit for the first byte of a request, from the start of the connection or the end of the previous answer."""
 LINGER_S = 1.0
 _READ_BYTES = 4 * 1024
 
@@ -72,7 +72,7 @@ class HttpServer:
         """Listen.
 
         Raises:
-            ConfigError: the address is in use, or does not belong to this machine.
+            ConfigError: the address cannot be bound, for example because it is in use.
         """
         try:
             self._server = await asyncio.start_server(self._accept, self._listen.host, self._listen.port)
@@ -264,7 +264,9 @@ def health_routes(
 
 
 async def get(address: Address, path: str, timeout_s: float) -> tuple[int, bytes]:
-    """Request `path` from one of our servers; return status and body.  For `kctl dev` and health checks.
+    """Request `path` from one of our servers; return the status, and at most about 16 MiB of the body.
+
+    For `kctl dev` and health checks.
 
     Raises:
         OSError: no connection could be made, or it broke.  A TimeoutError is an OSError.

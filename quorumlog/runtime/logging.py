@@ -42,12 +42,16 @@ class Logger(Protocol):
         ...
 
     def bind(self, **keys: Any) -> Logger:
-        """Return the same logger with keys added to each line."""
+        """Return a logger that adds `keys` to each line."""
         ...
 
 
 class LineBudget:
-    """Limits warnings that remote clients can cause: logs at most `lines` in `interval_s`, and counts the others."""
+    """Limits warnings that remote clients can cause.
+
+    Logs at most `lines` of them in each window of `interval_s`, and counts the others.  A window begins with the first
+    warning after the end of the previous window.
+    """
 
     def __init__(self, logger: Logger, now: Callable[[], float], lines: int = 20, interval_s: float = 10.0) -> None:
         self._logger = logger
@@ -108,7 +112,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def _word(value: Any) -> str:
-    """Return a value as one word of a line: quoted if it has spaces, with every control character escaped."""
+    """Return a value as one word of a line: quoted unless all characters are plain, with control characters escaped."""
     if value is None:
         return "-"
     if value is True or value is False:

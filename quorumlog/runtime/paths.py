@@ -9,7 +9,9 @@ from quorumlog.errors import ConfigError
 
 
 def data_home(environ: Mapping[str, str]) -> Path:
-    """Return `$XDG_DATA_HOME/quorumlog`; relative values are ignored, as the XDG specification requires.
+    """Return `$XDG_DATA_HOME/quorumlog`, or `~/.local/share/quorumlog` if the variable is not set.
+
+    A relative value counts as not set, as the XDG specification requires.
 
     Raises:
         ConfigError: XDG_DATA_HOME is not set and this user has no home directory, or the path is not valid UTF-8.

@@ -39,13 +39,14 @@ EXIT_FAILED = 1
 EXIT_CONFIG = 2
 
 KILL_GRACE_S = 5.0
-"""Seconds from the cancellation of a late shutdown, or from the body's end, to the forced end of the process."""
+"""Seconds until the forced end of the process: after a late shutdown or a broken invariant has cancelled the body, and
+after the body's end."""
 
 FAREWELL_S = 2.0
 """Seconds for saving and reporting why the process ends."""
 
 NOTIFY_AGAIN_S = 0.5
-"""Time until a notification that found no room is sent again."""
+"""Time until a notification is sent again if the receiver had no room for it."""
 
 _CONFIG_ERRNOS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
 

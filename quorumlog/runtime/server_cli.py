@@ -96,7 +96,7 @@ async def observed(config: NodeConfig, checks: Checks, metrics: Metrics) -> Asyn
     answer during the recovery of a long log and during the shutdown.
 
     Raises:
-        ConfigError: the address is in use, or does not belong to this machine.
+        ConfigError: the address cannot be bound, for example because it is in use.
     """
     from quorumlog.runtime.http import HttpServer, health_routes
     from quorumlog.runtime.metrics import add_process_metrics

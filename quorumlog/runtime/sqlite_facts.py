@@ -31,7 +31,7 @@ NEXT_STEP = (
     "and its replicas are copied from their leaders (docs/recovery.md)"
 )
 """Next step for a data directory that cannot be used."""
-CLOSE_WAIT_S = 1.0  # for a commit that was cancelled while it ran
+CLOSE_WAIT_S = 1.0  # time that `close` waits for a commit whose caller was cancelled
 _CREATE = "CREATE TABLE facts (key TEXT PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID"
 _WRONG_TYPES = """SELECT count(*) FROM facts
     WHERE typeof(key) <> 'text' OR typeof(value) <> 'blob' OR typeof(crc) <> 'integer'"""
@@ -104,6 +104,7 @@ class SqliteFacts:
 
         Raises:
             FatalError: the disk is full, read-only or failing.
+            OSError: the remains cannot be deleted.
         """
         for leftover in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
             leftover.unlink(missing_ok=True)
@@ -136,7 +137,10 @@ class SqliteFacts:
         return facts
 
     async def commit(self, changes: dict[str, bytes | None]) -> None:
-        """See `Facts.commit`.  After a cancellation, the transaction continues, and later transactions wait for it."""
+        """See `Facts.commit`.
+
+        A cancellation does not stop a transaction that has begun.  Later transactions wait for it.
+        """
         if self._failure is not None:
             raise self._failure
         if not changes:
@@ -193,7 +197,7 @@ class SqliteFacts:
         """Close the file; return whether it was closed.
 
         Return False after a failed commit, while a commit hangs, or with `leave_files` (the disk is known to fail).
-        Then no file is changed any more, and the connection stays open until the process ends.
+        Then this call changes no file, and the connection stays open until the process ends.
         """
         self._is_closed = True
         if not leave_files and self._connection_lock.acquire(timeout=CLOSE_WAIT_S):

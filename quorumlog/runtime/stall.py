@@ -21,7 +21,7 @@ async def no_longer_than(stall_s: float) -> AsyncIterator[None]:
     """Limit the time of the body, which waits for a thread that uses a disk; the thread itself cannot be stopped.
 
     Raises:
-        TimeoutError: an `OSError`, as the disk itself would raise.
+        TimeoutError: the body took longer.  It is an `OSError`, so callers treat it as a failure of the disk.
     """
     loop = asyncio.get_running_loop()
     pulse_s = stall_s / PULSES
