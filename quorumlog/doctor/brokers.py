@@ -184,7 +184,7 @@ def _lost_replicas(layout: Layout) -> Iterator[Finding]:
 
 
 def _copy_again(layout: Layout, keys: list[Key], broker_id: int) -> tuple[tuple[str, ...], str]:
-    """Return the commands that replace lost replicas, on another broker if there is one to spare, and the step."""
+    """Return the commands that replace lost replicas, on another broker if enough others are up, and the step."""
     by_factor: dict[int, list[str]] = {}
     for topic in first_topics(keys):
         by_factor.setdefault(layout.factor([key for key in keys if key[0] == topic]), []).append(topic)
@@ -226,7 +226,7 @@ def _strays(layout: Layout) -> Iterator[Finding]:
 
 
 def _pending_changes(layout: Layout) -> Iterator[Finding]:
-    """Report brokers that have received changes of the metadata, but make no progress in applying them."""
+    """Report brokers that have no fewer unapplied changes of the metadata in the second heartbeat than in the first."""
     for broker_id, first in sorted(layout.observed.heartbeats.items()):
         later = layout.observed.heartbeats_later.get(broker_id)
         if later is not None and later.pending_changes >= first.pending_changes > 0:

@@ -49,7 +49,7 @@ class Diagnosis:
     """The problems of a cluster, and its numbers.  findings: the most severe first.
 
     stale_since_ms: the time of the metadata from which findings about brokers and partitions are derived, in ms since
-    1970.  None if there is a leader, because the metadata is then current, or if there is no metadata.
+    1970.  None if a leader answers, because the metadata then counts as current, or if there is no metadata.
     """
 
     findings: tuple[Finding, ...]

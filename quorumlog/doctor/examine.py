@@ -1,8 +1,8 @@
 """Examines a cluster: asks every node that can be found, concurrently, each with a short time limit.
 
 The examination starts at the addresses that the user gave, and continues with the nodes that the answers name.  So the
-address of one running node is enough.  The metadata comes from the leader; without a leader, it comes from the node
-that has applied the most records.
+address of one running node is enough.  The metadata comes from the leader if it answers, else from the node that has
+applied the most records.
 
 Some states may only be temporary: an election, a node that applies records, a replica that is being copied.  They are
 examined again a moment later, so that a conclusion can distinguish progress from a standstill.
@@ -53,7 +53,8 @@ round found.  Nodes that no round reaches are not found."""
 METADATA_NODES_MAX = 3
 """Maximum number of nodes that are asked for the metadata, one after the other, until one answers."""
 TROUBLED_TOPICS_MAX = 100
-"""Maximum number of troubled topics whose replicas are requested; the causes of other topics remain unknown."""
+"""Maximum number of troubled topics whose replicas are requested.  The causes of problems of other topics remain
+unknown."""
 
 NOT_A_NODE = "the process at this address is not a quorumlog node"
 CURRENT = -1

@@ -25,7 +25,7 @@ class Layout:
         self.observed = observed
         self.brokers: dict[int, BrokerDescription] = {broker.broker_id: broker for broker in metadata.brokers}
         self.configs = {(config.resource, config.key): config.value for config in metadata.configs}
-        """The configs: of brokers by (id, key), of the cluster by ("", key)."""
+        """The configs: of brokers by (id as text, key), of the cluster by ("", key)."""
         self.partitions: dict[Key, PartitionDescription] = {}
         self.min_isr: dict[str, int] = {}
         """min.insync.replicas by topic."""
@@ -119,7 +119,10 @@ class Layout:
         return node.replicas_later[key].end_offset > node.replicas[key].end_offset
 
     def place(self, topics: list[str], factor: int, *, keep_factor: bool) -> tuple[tuple[str, ...], str]:
-        """Return the commands that place topics on the brokers that are up, and the step as text."""
+        """Return the commands that place topics on the brokers that are up, and the step as text.
+
+        factor: the number of brokers that must be up, and the new replication factor unless `keep_factor`.
+        """
         if lack := self.lack_of_brokers(factor):
             return (), f"start another broker first, {lack}"
         command = move(topics, factor=None if keep_factor else factor)

@@ -34,7 +34,7 @@ class ObservedNode:
     hangs: bool = False
     """Whether the node accepts connections, but does not answer."""
     quorum: quorum_pb2.DescribeQuorumReply | None = None
-    """DescribeQuorumReply: the quorum as this node sees it."""
+    """The quorum as this node sees it."""
     described: node_pb2.DescribeNodeReply | None = None
     described_later: node_pb2.DescribeNodeReply | None = None
     clock_ahead_ms: int | None = None
@@ -84,7 +84,7 @@ class ObservedCluster:
     addresses: list[str]
     nodes: list[ObservedNode] = field(default_factory=list)
     quorum: quorum_pb2.DescribeQuorumReply | None = None
-    """DescribeQuorumReply: the leader's, or without a leader the latest reply; None if no node answers."""
+    """The reply of the leader, or without a leader the most advanced reply; None if no node answers."""
     metadata: node_pb2.DescribeMetadataReply | None = None
     metadata_problem: str = ""
     """The reason why `metadata` is None; not valid otherwise."""

@@ -247,7 +247,7 @@ def reassignment_findings(layout: Layout) -> Iterator[Finding]:
 
 
 def _stuck(layout: Layout, key: Key, partition: PartitionDescription) -> tuple[str, bool] | None:
-    """Return the reason why a reassignment makes no progress, and whether it is throttled; None with progress."""
+    """Return the reason why a reassignment makes no progress, and whether it is throttled; None if it progresses."""
     if partition.leader == NO_LEADER:
         return "it has no leader to copy from", False
     waiting = sorted(set(partition.adding).difference(partition.isr))
