@@ -122,7 +122,7 @@ async def replicas_of(
     try:
         described = await ask_freshest(client, rpcs.DESCRIBE_METADATA, request, max(deadline - loop.time(), 0.001))
     except ClusterError as error:
-        if error.code != ApiError.POLICY_VIOLATION:  # too many partitions for one answer
+        if error.code != ApiError.POLICY_VIOLATION:  # this code: one answer cannot contain so many partitions
             raise
         names = sorted({topic for topic, _ in own})
         output.message(f"{error.message}: only topics that the broker itself names are shown")

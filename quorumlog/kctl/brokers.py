@@ -31,8 +31,9 @@ def group() -> None:
 
 
 async def fetch(context: Context, client: Caller, timeout_s: float | None = None) -> list[dict[str, Any]]:
-    """Return the JSON of all registered brokers, ascending by id, from the controller.
+    """Return the JSON of all registered brokers, ascending by id.
 
+    client: a `ControllerClient` asks the active controller; `Reads` may ask other nodes.
     timeout_s: None means the remaining time of the command.
     """
     from quorumlog.wire import rpcs
@@ -262,7 +263,7 @@ def _not_registered(broker_id: int) -> ClusterError:
 
 
 async def node_addresses(client: ControllerClient, timeout_s: float) -> dict[int, str]:
-    """Return the control addresses that the quorum's leader knows, or another node without a leader, by node id."""
+    """Return control addresses by node id, as the quorum's leader knows them, or another node if no leader answers."""
     return known_addresses(await client.describe_quorum(timeout_s))
 
 

@@ -71,7 +71,11 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
 
 
 async def examine(context: Context, client: ControllerClient, timeout_s: float) -> dict[str, Any]:
-    """Check everything once, and return the JSON; `problems` describes each problem, failed requests included."""
+    """Check everything once, and return the JSON.
+
+    `problems` describes each problem, failed requests included.  Of the partitions without a leader, and of those that
+    are under-replicated, it contains at most SHOWN_MAX each.
+    """
     document: dict[str, Any] = {
         "healthy": False, "cluster_id": None, "leader_id": None, "leader_epoch": None, "voters": None, "brokers": None,
         "brokers_unfenced": None, "topics": None, "partitions": None, "partitions_without_leader": None,

@@ -174,7 +174,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of commands with the global options.  Only the outermost group reads `KCTL_CONTROLLERS`."""
+    """A group of commands.  Of the groups, only `Root` accepts the global options."""
 
     command_class = Command
     group_class = type
@@ -193,7 +193,7 @@ class Group(click.Group):
 
 
 class Root(Group):
-    """`kctl` itself."""
+    """`kctl` itself: it accepts the global options, and reads `KCTL_CONTROLLERS`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

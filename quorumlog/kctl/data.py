@@ -436,7 +436,7 @@ async def _watch_leaders(cluster: Cluster, topic: str) -> None:
     """Look up the leaders at intervals; the fetches use the cluster's cache."""
     while True:
         await asyncio.sleep(LEADERS_AGE_S)
-        with suppress(ClusterError):  # fetches report it
+        with suppress(ClusterError):  # fetches report this error
             await cluster.topic_states([topic], LEADERS_AGE_S)
 
 

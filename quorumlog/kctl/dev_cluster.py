@@ -1,9 +1,9 @@
 """A cluster of real processes in one folder, for experiments.
 
-`DIR/cluster.json` describes the whole cluster.  It is written before and after each process is started, so that `down`
-can always remove an interrupted `up`.  `DIR/lock` prevents two commands from running at the same time.  A process is
-signalled only if the file records it, and its start time and command line match.  Only files that `up` created are
-deleted.
+`DIR/cluster.json` describes the whole cluster.  `up` writes it before it starts the first process, and again after the
+start of each process, so that `down` can remove an interrupted `up`.  `DIR/lock` prevents two commands `up` or `down`
+from running at the same time.  A process is signalled only if it is recorded, and its start time and command line match
+the record.  Only files that `up` created are deleted.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class DevCluster:
 
 
 def load(directory: Path) -> DevCluster | None:
-    """Return the cluster in `directory`, or None.
+    """Return the cluster in `directory`; None if there is none.
 
     Raises:
         ConfigError: cluster.json cannot be read or is not ours.
@@ -143,7 +143,7 @@ def load(directory: Path) -> DevCluster | None:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Keep other `kctl dev` commands out of `directory`, which must exist.
+    """Keep other commands `kctl dev up` and `down` out of `directory`, which must exist.
 
     Raises:
         ClusterError: another command is running.
@@ -199,7 +199,11 @@ def _command(node: Node, cluster: DevCluster, initial_voters: str) -> list[str]:
 
 
 def free_ports(base: int) -> Iterator[int]:
-    """Yield ports without a listener, from `base` upwards."""
+    """Yield ports without a listener, from `base` upwards.
+
+    Raises:
+        ConfigError: no further port is free.
+    """
     for port in range(base, PORT_MAX + 1):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

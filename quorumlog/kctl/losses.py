@@ -19,7 +19,7 @@ COUNT_S = 10.0
 
 
 async def lost_records(context: Context, name: str, indexes: range) -> int | None:
-    """Return the number of offsets in these partitions; None if the leader of one of them does not answer in time."""
+    """Return the number of offsets in these partitions; None if they could not be counted in time."""
     from quorumlog.client.consumer import EARLIEST, LATEST, Consumer
 
     try:

@@ -84,7 +84,7 @@ async def _tail(
     """Print records.
 
     begin: sends the first requests, which must end within the command's time, so that their error is reported.
-        history: sends all later requests, each of which may take as long as the whole command.
+    history: sends all later requests, each of which may take as long as the whole command.
     """
     from quorumlog.kctl.metadata_records import Names, lines
 

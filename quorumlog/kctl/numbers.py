@@ -13,7 +13,8 @@ import click
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _DIGITS_MAX = 19
-"""Maximum number of digits.  Longer numbers are refused here, before Python refuses to convert them."""
+"""Maximum number of digits after leading zeros.  Longer numbers are refused here, before Python refuses to convert
+them."""
 
 
 def whole(text: str) -> int:

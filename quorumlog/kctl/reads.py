@@ -19,7 +19,8 @@ class Reads:
     again.
 
     unconfirmed: whether an answer came without an active controller's confirmation.  offset: the lowest offset of the
-    metadata log at which an answer is valid; None before the first answer.
+    metadata log at which an answer is valid; None before the first answer.  Both describe only answers of `ask` and
+    `call`.
     """
 
     def __init__(self, context: Context, client: ControllerClient) -> None:

@@ -132,10 +132,10 @@ async def generate(
 ) -> None:
     """Write a plan that spreads replicas evenly over brokers and racks.
 
-    The plan moves as few replicas as possible.  The command prints the plan on standard output, and the current
-    assignment on standard error.  Keep the current assignment: it is the plan that undoes the move.  With `-o json`,
-    both are in one document, which `start --plan` accepts as well.  Without --brokers, the plan uses all brokers that
-    are unfenced and not cordoned.  With --plan instead of --topic, the new plan is for the partitions in that plan.
+    The plan moves few replicas.  The command prints the plan on standard output, and the current assignment on standard
+    error.  Keep the current assignment: it is the plan that undoes the move.  With `-o json`, both are in one document,
+    which `start --plan` accepts as well.  Without --brokers, the plan uses all brokers that are unfenced and not
+    cordoned.  With --plan instead of --topic, the new plan is for the partitions in that plan.
     """
     plan = await _load(path)
     if (bool(topics) == (plan is not None)) and (drain is None or plan is not None):
@@ -269,7 +269,7 @@ async def start(
     dry_run: bool,
     wait: bool,
 ) -> None:
-    """Start to move replicas: the whole plan, or nothing.
+    """Start to move replicas: the controller accepts the whole plan, or nothing.
 
     A plan may name a data directory for each replica (`log_dirs`).  A replica that stays on its broker then moves to
     that directory; a new replica is created in it.  `--throttle` alone changes the current throttle.

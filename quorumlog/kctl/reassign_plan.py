@@ -1,9 +1,9 @@
 """Plans of reassignments: their JSON form, which Kafka's own tool uses as well, and their generation.
 
-A generated plan moves as few replicas as possible.  First, each partition keeps its replicas on the wanted brokers, as
-long as no broker gets more than its share.  Missing replicas go to the least loaded broker of the least used rack.
-Then single replicas are moved until the load is even.  A spread over racks has priority over an even load.  Finally
-the order of the replicas is changed so that leaders are spread evenly.
+A generated plan moves few replicas, although not always the fewest possible.  First, each partition keeps its replicas
+on the wanted brokers, as long as no broker gets more than its share.  Missing replicas go to the least loaded broker of
+the least used rack.  Then single replicas are moved until the load is even.  A spread over racks has priority over an
+even load.  Finally the order of the replicas is changed so that leaders are spread evenly.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _show(value: object) -> str:
 def propose(
     current: Sequence[Move], brokers: Mapping[int, str | None], replication_factor: int | None = None
 ) -> list[Move]:
-    """Return a plan that spreads the partitions evenly over these brokers, with as few moves as possible.
+    """Return a plan that spreads the partitions evenly over these brokers, with few moves.
 
     brokers: the rack of each broker, by id.  replication_factor: None keeps each partition's number of replicas.
 
