@@ -226,7 +226,7 @@ def _strays(layout: Layout) -> Iterator[Finding]:
 
 
 def _pending_changes(layout: Layout) -> Iterator[Finding]:
-    """Report brokers that have no fewer unapplied changes of the metadata in the second heartbeat than in the first."""
+    """Report brokers with unapplied changes of the metadata whose number did not fall between the two looks."""
     for broker_id, first in sorted(layout.observed.heartbeats.items()):
         later = layout.observed.heartbeats_later.get(broker_id)
         if later is not None and later.pending_changes >= first.pending_changes > 0:

@@ -38,7 +38,7 @@ class ObservedGroups:
     problem: the reason why all or some groups are unknown; empty if all are known.
     explained: the explanations, by name of the group.
     lags: the samples of each group whose lag grew in every sample, by name of the group.
-    watched_s: time from the start of the first to the end of the last of SAMPLES_MAX samples; 0 without that many.
+    watched_s: seconds from the first to the last sample; 0 unless all SAMPLES_MAX samples were taken.
     """
 
     problem: str = ""
