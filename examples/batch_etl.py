@@ -18,8 +18,9 @@ ORDER = "customer STRING, cents BIGINT"
 
 
 def orders_of(spark: SparkSession, bootstrap: str, day: date) -> DataFrame:
-    """Return the orders whose records have timestamps of this day in UTC: text, customer and cents.
+    """Return the orders of this day in UTC: text, customer and cents.
 
+    The orders of a partition begin with the first record of this day, and end before the first record of a later day.
     Customer or cents are NULL if the text is not a valid order.
     """
     first = datetime.combine(day, time(), UTC)
@@ -44,7 +45,7 @@ def results_of(orders: DataFrame, day: date) -> DataFrame:
 
 
 def run(spark: SparkSession, bootstrap: str, day: date) -> None:
-    """Write the results.  Readers see the rows of both topics together, because one write is one transaction."""
+    """Write the results in one transaction, so readers of committed records see all of them or none."""
     results = results_of(orders_of(spark, bootstrap, day), day)
     results.write.format("quorumlog").option("kafka.bootstrap.servers", bootstrap).mode("append").save()
 

@@ -2,9 +2,10 @@
 
 A record's key is the id of a row, and its value the row's contents; a record without a value deletes the row.
 
-Records are ordered only within a partition.  Producers send all records of a key to the same one, so the highest offset
-of a row is its last change.  This requires that all producers choose the partition by the key in the same way, and that
-no partitions are added to the topic.  Otherwise a row can have changes in two partitions, whose offsets have no order.
+Records are ordered only within a partition.  Producers send all records of a key to the same partition, so the record
+of a row with the highest offset is its last change.  This requires that all producers choose the partition by the key
+in the same way, and that no partitions are added to the topic.  Otherwise a row can have changes in two partitions,
+whose offsets have no order.
 
     python -m examples.change_feed --bootstrap localhost:9092 --topic changes --folder /tmp/changes
 """

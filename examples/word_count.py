@@ -33,7 +33,7 @@ def start(spark: SparkSession, bootstrap: str, checkpoint: str, **trigger: Any) 
         target = changed.write.format("quorumlog").option("kafka.bootstrap.servers", bootstrap)
         target.option("topic", "counts").mode("append").save()
 
-    return writer.foreachBatch(write).start()  # Spark does not support the mode update for sources in Python
+    return writer.foreachBatch(write).start()  # Spark supports no output mode update for data sources in Python
 
 
 def main() -> None:

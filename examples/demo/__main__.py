@@ -1,8 +1,9 @@
 """Run the demo: `./dev demo`, or `python -m examples.demo`.
 
 Three voters and three brokers start as real processes.  Spark writes every flight that left New York City in 2013 into
-the topic `flights`; at 30 % of the rows the active controller is killed with SIGKILL, at 60 % the broker that leads
-most partitions; both are started again.  Then Spark reads everything back, and it must be exactly the written rows.
+the topic `flights`.  At 30 % of the rows, the active controller is killed with SIGKILL.  At 60 %, the broker that leads
+the most partitions is killed.  Both are started again.  Then Spark reads the topic, which must contain exactly the
+written rows.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ async def _kill_and_restart(
 
 
 def _busiest(leaders: dict[int, int], ends: dict[int, int]) -> list[int]:
-    """Return the partitions of the broker that leads most; if several do, of the one with most rows."""
+    """Return the partitions of the broker that leads the most partitions, and among equals, the most rows."""
     led: dict[int, list[int]] = {}
     for index, leader in sorted(leaders.items()):
         led.setdefault(leader, []).append(index)

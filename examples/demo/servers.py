@@ -33,7 +33,7 @@ _PORT_BASE, _PORTS_PER_RUN, _RUNS_MAX = 20_000, 20, 400
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """at: the time on the loop's clock at which the process had ended."""
+    """A killed node.  at: the time on the loop's clock at which SIGKILL was sent."""
 
     node: Node
     at: float
@@ -122,8 +122,9 @@ class Servers:
     async def partition_failover_ms(
         self, killed: Killed, topic: str, ends: dict[int, int], write: asyncio.Future[None]
     ) -> int:
-        """Return the time from SIGKILL to the first row that a new leader acknowledged.  `ends`: the acknowledged end
-        of each partition of the killed broker, directly before the kill.
+        """Return the time from SIGKILL to the first row that a new leader acknowledged.
+
+        ends: the acknowledged end of each partition that the killed broker led, directly before the kill.
 
         The new leader's first answer may come so late that it already includes the rest of a short write.  The result
         is then the time of that answer, which can only be too long.
@@ -206,11 +207,9 @@ class Progress:
 
 @asynccontextmanager
 async def started(directory: Path, say: Say, logs_to: Path | None = None) -> AsyncIterator[Servers]:
-    """Three voters and three brokers under `directory`.  Leaving the context ends the processes and deletes their
-    files.
+    """Run three voters and three brokers in `directory`; at the end, stop them and delete their files.
 
-    Args:
-        logs_to: where to copy their logs to before they are removed.
+    logs_to: the folder to which the logs are copied before they are deleted; None: the logs are not copied.
     """
     directory.mkdir()  # noqa: ASYNC240
     # A run of the demo must not take the ports of another run whose node was just killed.

@@ -1,4 +1,4 @@
-"""The work of Spark in the demo.  Every function here blocks: the demo runs them beside its loop."""
+"""The work of Spark in the demo.  Every function here blocks, so the demo calls it in a thread."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Comparison:
 
 
 def start_spark(directory: Path) -> SparkSession:
-    """A local Spark that writes its own messages to `directory`/spark.log."""
+    """Start a local Spark that writes its own messages to `directory`/spark.log, and return its session."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     root = str(Path(__file__).resolve().parents[2])
@@ -74,7 +74,7 @@ def start_spark(directory: Path) -> SparkSession:
 
 
 def stop_spark() -> None:
-    """Stop Spark and its JVM, if they run: the files of the JVM must be deleted before this process ends."""
+    """Stop Spark and its JVM, if they run, so that the JVM deletes its files before this process ends."""
     session = SparkSession.getActiveSession()
     if session is not None:
         session.stop()
@@ -94,7 +94,7 @@ def source_rows(spark: SparkSession, path: Path) -> DataFrame:
 
 
 def write(rows: DataFrame, bootstrap: str, topic: str, rows_per_second: int) -> None:
-    """Write in one task, so that a single attempt must survive all failures."""
+    """Write the rows in one task, so that a single attempt must survive all failures."""
     target = rows.coalesce(1).write.format("quorumlog")
     target = target.option("bootstrap.servers", bootstrap).option("topic", topic)
     target = target.option("kafka.delivery.timeout.ms", DELIVERY_TIMEOUT_MS)
