@@ -18,8 +18,8 @@ kill, in ms after time 0:
     first_produce, last_produce   the first and the last acknowledgement of batches to 200 partitions.  From the kill
                       on, one producer tries each of them every 0.1 s with acks=all.  The partitions are spread over
                       all, and include the last one
-    to_the_last       from the fencing until the last new leader serves: the decision, plus the later of
-                      last_applied and last_produce
+    to_the_last       from the fencing until the last new leader serves: the decision of the first batch, plus the
+                      later of last_applied and last_produce
 
 Then 11 is started again, and leads as before once it is in sync.  Aim: 10,000 partitions under a second on two cores.
 """
@@ -179,7 +179,7 @@ async def _cluster(brokers: int) -> AsyncIterator[_Stage]:
 
 @dataclass
 class _Changes:
-    """The batches of leader changes of one fencing. end_offset: the end of the last batch, which fences the broker."""
+    """The batches of leader changes of one fencing.  end_offset: the end of the last batch, which fences the broker."""
 
     first_ms: int
     last_ms: int

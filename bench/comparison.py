@@ -4,8 +4,10 @@ Each cluster has 3 controllers and 3 brokers; topics have 3 replicas and min.ins
 confluent-kafka, idempotent, with acks=all.  `bench.rounds` describes how the clusters take turns.  Every acknowledged
 record is read and counted.
 
-page cache: a record is acknowledged when all replicas in sync have it in memory (Kafka's default; write.caching here).
-fsync: when it is durable on them (the default here; flush.messages=1 in Kafka).
+page cache: a record is acknowledged when all replicas in sync have it in memory.  This is Kafka's default, and
+write.caching=true in quorumlog.
+fsync: a record is acknowledged when it is durable on all replicas in sync.  This is quorumlog's default, and
+flush.messages=1 in Kafka.
 
 Without Java or Maven, only quorumlog is measured; the floors of the machine are printed either way.
 """
@@ -42,7 +44,7 @@ LATENCY_BYTES = 1000
 
 
 class Size(NamedTuple):
-    """How much is measured.  warm_s: load before the first round, in which Java compiles."""
+    """How much is measured.  warm_s: seconds of load before the first round, in which Java compiles."""
 
     rounds: int
     produce_s: float

@@ -84,7 +84,7 @@ class FakeBrokers:
             await self._beating
 
     async def _beat(self) -> None:
-        """Send one heartbeat for each broker, with all metadata applied, so that no broker stays fenced."""
+        """Send a heartbeat of each broker that reports all metadata as applied, so that no broker stays fenced."""
         for broker_id, epoch in list(self.epochs.items()):
             offset = (await self._client.describe_quorum(TIMEOUT_S)).high_watermark
             request = pb.BrokerHeartbeatRequest(
@@ -99,7 +99,7 @@ class FakeBrokers:
                 await self._beat()
 
     async def create_partitions(self, count: int) -> None:
-        """Create topics of 1,000 partitions (the last may be smaller) with a replica on each of these brokers."""
+        """Create topics with `count` partitions in total: up to 1,000 in each, with up to 3 replicas."""
         topics: list[pb.NewTopic] = []
         waiting = 0
         while count > 0 or topics:

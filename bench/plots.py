@@ -16,7 +16,7 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Panel:
-    """One diagram: lines over a common x axis. aim: drawn as a dashed line with its label."""
+    """One diagram: lines over a common x axis.  aim: drawn as a dashed line with its label."""
 
     title: str
     x_label: str
@@ -56,9 +56,9 @@ def draw(path: Path, panels: Sequence[Panel]) -> bool:
 
 
 def show(title: str, rows: Sequence[Mapping[str, Any]], aims: Mapping[str, str] | None = None) -> None:
-    """Print rows as a table to standard error, because standard output is JSON. aims: by column, shown in the last row.
+    """Print rows as a table to standard error, because standard output is JSON.
 
-    Values other than numbers and text are omitted.
+    aims: by column, shown in the last row.  Columns with other values than numbers and text are omitted.
     """
     columns = [name for name, value in rows[0].items() if isinstance(value, (int, float, str))]
     table = Table(title=title, show_footer=bool(aims))

@@ -20,6 +20,9 @@ def processor_s(pid: int) -> float:
 
 
 def thread_processor_s(folder: Path) -> float:
-    """Return the processor time of one thread, in seconds.  Its folder is `/proc/PID/task/TID`."""
+    """Return the processor time that a thread has used, in seconds.
+
+    folder: `/proc/PID/task/TID` of the thread; `/proc/PID` for all threads of the process.
+    """
     fields = (folder / "stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -2,7 +2,7 @@
 
 Each request allocates producer ids: one record, appended, replicated, fsynced by a majority, applied, answered.
 Requests are measured one at a time (latency) and 64 concurrently (records/s).  The same run also measures the lower
-bound: an fdatasync of 4 KiB on the same disk, and a gRPC round trip to a voter that needs no commit.  All processes
+bound: an fdatasync of 4 KiB on the same disk, and a gRPC round trip of a request that needs no commit.  All processes
 share the machine.
 """
 

@@ -68,7 +68,7 @@ def _batch(random: Random, size: int, count: int, codec: Codec) -> bytes:
 
 
 def _check(batch: bytes) -> Callable[[], object]:
-    """Make the check that a produce of `batch` needs in addition to the check of its header."""
+    """Return the check that a produce of `batch` needs in addition to the check of its header."""
     header = parse_header(batch)
     if header.codec is Codec.NONE:
         return partial(check_framing, memoryview(batch)[HEADER_SIZE:], header)

@@ -76,9 +76,9 @@ def _measure(spark: SparkSession, bootstrap: str, size: int, count: int, rounds:
 
 
 def local_session(name: str, warehouse: str) -> SparkSession:
-    """Spark on two threads of this machine, whose Python workers import the packages of this tree.
+    """Return a Spark session with two threads, whose Python workers import the packages of this tree.
 
-    `warehouse`: its folder.
+    warehouse: the folder of its warehouse.
     """
     from pyspark.sql import SparkSession
 
@@ -116,7 +116,7 @@ def _read(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
 
 
 def checksum(rows: DataFrame) -> tuple[int, int]:
-    """Return (number of rows, sum of their CRC-32)."""
+    """Return the number of rows, and the sum of the CRC-32 of their values."""
     found = rows.selectExpr("crc32(CAST(value AS BINARY)) AS crc").selectExpr("count(*)", "sum(crc)").first()
     assert found is not None
     return int(found[0]), int(found[1])
