@@ -174,7 +174,7 @@ def quorumlog_cluster(port_base: int) -> Iterator[Cluster]:
 
 @contextmanager
 def kafka_cluster() -> Iterator[Cluster]:
-    """Apache Kafka from the jars of Maven, with the same roles, timeouts and topic defaults as ours.
+    """Run Apache Kafka from the jars of Maven, with the same roles, timeouts and topic defaults as quorumlog.
 
     Raises:
         Skipped: Java or the jars are missing.
@@ -205,7 +205,7 @@ def kafka_cluster() -> Iterator[Cluster]:
 
 @contextmanager
 def kafka_broker() -> Iterator[str]:
-    """Apache Kafka from the jars of Maven in one process, controller and broker; yield its bootstrap servers.
+    """Run Apache Kafka from the jars of Maven in one process, controller and broker; yield its bootstrap servers.
 
     Raises:
         Skipped: Java or the jars are missing.

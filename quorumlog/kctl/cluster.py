@@ -48,7 +48,7 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
         context.lift_limit()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + context.left_s
-    shown: object = None  # the last output; for tables, only health and problems, so that offsets alone print nothing
+    shown: object = None  # the last output; for tables, only health and problems, so that a new offset prints nothing
     async with context.client() as client:
         while True:
             is_endless = watch and not exit_when_healthy

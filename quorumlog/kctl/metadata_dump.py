@@ -68,7 +68,7 @@ class Dump:
                 self._process.terminate()  # on SIGTERM, it deletes its copy of the log
         try:
             async with asyncio.timeout(STOP_S):
-                await self._process.communicate()  # an output that is not read to its end would not be closed
+                await self._process.communicate()  # reads the rest of the output, so that the pipe is closed
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()  # safe: it does not write to the directory; only its copy of the log remains

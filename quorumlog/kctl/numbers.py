@@ -21,7 +21,7 @@ def whole(text: str) -> int:
     """Parse a whole number; spaces around it are permitted.
 
     Raises:
-        ValueError: the text is not a whole number, or has more than 19 digits.
+        ValueError: the text is not a whole number, or has more than 19 digits after leading zeros.
     """
     given = text.strip()
     if not _WHOLE.fullmatch(given) or len(given.lstrip("+-0")) > _DIGITS_MAX:

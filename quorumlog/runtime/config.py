@@ -479,7 +479,7 @@ def _check_identity(config: NodeConfig) -> Iterator[str]:
 
 
 def _check_founding(config: NodeConfig) -> Iterator[str]:
-    """Check that the node finds or founds its cluster in exactly one way."""
+    """Check that the node finds or founds its cluster in one way.  A quorum node may also know its cluster already."""
     ways = [bool(config.standalone), bool(config.initial_voters), bool(config.bootstrap)]
     others = "--initial-voters or --join" if config.role == QUORUM_NODE else "--controllers, --initial-voters or --join"
     if sum(ways) > 1:

@@ -197,7 +197,7 @@ async def _main(program: str, body: Body, log_format: str, shutdown_timeout_ms: 
     status, cause = await _ended(program, task, log_format, broken)
     if process.on_end is not None:
         await _note_end(process.on_end, status, cause)
-    loop.call_later(KILL_GRACE_S, _end_without_threads, status)  # closing the loop waits for its threads forever
+    loop.call_later(KILL_GRACE_S, _end_without_threads, status)  # closing the loop waits for its threads
     return status
 
 

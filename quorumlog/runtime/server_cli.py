@@ -56,7 +56,7 @@ def print_config(program: str, arguments: argparse.Namespace, environ: Mapping[s
 
 
 def discard_output() -> None:
-    """Discard standard output from now on, so that Python is silent when it flushes a broken one at exit."""
+    """Discard standard output from now on.  Otherwise Python reports an error when it flushes broken output at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
