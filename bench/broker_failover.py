@@ -16,8 +16,8 @@ kill, in ms after time 0:
     last_received     the last broker has received it; it is committed then
     last_applied      the last broker has applied it, according to `ListAppliedBatches`
     first_produce, last_produce   the first and the last acknowledgement of batches to 200 partitions.  From the kill
-                      on, one producer tries each of them every 0.1 s with acks=all.  The partitions are spread over
-                      all, and include the last one
+                      on, one producer tries each of them every 0.1 s with acks=all.  These 200 are spread over all
+                      partitions, and include the last one
     to_the_last       from the fencing until the last new leader serves: the decision of the first batch, plus the
                       later of last_applied and last_produce
 

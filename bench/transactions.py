@@ -7,8 +7,8 @@ one producer: it runs one transaction after another.  commit: the time of `commi
 idempotent producer without transactions writes and flushes the same records.
 parallel producers: transactions a second of 8 producers together, with a transactional id each.
 read: records of 100 B in transactions of 500, by a consumer of each isolation level, in turns.
-share group: records of 100 B that one member gets and accepts, with Kafka's own tool for measurements (it accepts each
-poll as a whole), and with the asyncio client of quorumlog, which also works with Kafka (it accepts each record).
+share group: records of 100 B that one member gets and accepts.  The member is Kafka's own tool for measurements, which
+accepts each poll as a whole, or the asyncio client of quorumlog, which accepts each record and also works with Kafka.
 
 In both modes, quorumlog flushes its decisions about transactions before it answers.  For the mode fsync, Kafka's topics
 of transactions and share groups get flush.messages=1, so that its decisions are as durable.

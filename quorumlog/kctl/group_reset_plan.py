@@ -205,9 +205,9 @@ def parse_duration(text: str) -> int:
 def parse_file(text: str, group: str) -> dict[Partition, int]:
     """Return the offsets of a file by partition.
 
-    The file is either CSV with `topic,partition,offset` or `group,topic,partition,offset` in each line, as Kafka's tool
-    exports it, or JSON as `kctl groups lag GROUP -o json` and `kctl groups reset-offsets -o json` print it.  Rows of
-    other groups are left out.
+    The file is CSV or JSON.  CSV has `topic,partition,offset` or `group,topic,partition,offset` in each line, as
+    Kafka's tool exports it.  JSON is the output of `kctl groups lag GROUP -o json` or of `kctl groups reset-offsets -o
+    json`.  Rows of other groups are left out.
 
     Raises:
         ValueError: the text is not such a file, or contains no offset of the group; the message is for people.

@@ -193,7 +193,7 @@ async def delete(context: Context, group_ids: tuple[str, ...], if_exists: bool, 
 async def _deleted(context: Context, client: GroupClient, group: str, dry_run: bool) -> ClusterError | None:
     """Delete a group, and return the error if it was not deleted.
 
-    The error is returned and not raised, so that a coordinator that does not answer does not hide the other results.
+    The error is returned instead of raised, so that one unavailable coordinator does not hide the other results.
     """
     try:
         described = await client.describe(group, context.left_s)

@@ -1,7 +1,7 @@
 """Reads files and standard input as their bytes arrive.
 
-A read from a pipe, a named pipe, a socket or a terminal may wait for a writer.  Such a read must block neither the
-event loop nor a thread, because then neither Ctrl-C nor the time limit of the command could end it.
+A read from a pipe, a named pipe, a socket or a terminal may wait for a writer.  Such a read must not block the event
+loop or a thread, because Ctrl-C and the time limit of the command could not end it.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Output:
     """Prints in the requested format.
 
     ends_if_closed: raise OutputClosedError if the reader of standard output has closed it.  Otherwise the output is
-    discarded, because the command may still have to change something, and its exit code must tell the truth.
+    discarded, because the command may still have to change something, and its exit code must report the outcome.
     """
 
     def __init__(self, form: str, *, ends_if_closed: bool = False) -> None:

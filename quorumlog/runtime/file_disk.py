@@ -22,7 +22,7 @@ file meanwhile.  `syncfs` reports errors through the descriptor of the directory
 before 5.8 and some file systems do not report errors at all (`syncs.FULLY_SYNCED`), and `syncfs` does not reach a
 folder on which another file system is mounted.  In these cases each file is synced on its own.  Each directory has its
 own threads, so a directory that hangs does not delay the others.  Facts and copies use threads of the directory for the
-same reason: in the loop's executor, directories that hang could occupy all threads, and the work of the others would
+same reason.  In the loop's executor, directories that hang could occupy all threads, and the work of the others would
 count as stalled.
 
 **Failure**: after a failed write or sync it is unknown which data is durable, and a second sync would falsely succeed.

@@ -22,8 +22,8 @@ def short_pauses() -> Iterator[None]:
 
     Objects that survive a long collection count as permanent from then on.  If a cycle among them is dropped later, its
     memory is not freed.  The loss is small: the next long collection comes only after the process has grown by about
-    100,000 objects, and it keeps at most the cycles among the requests and tasks of that moment.  (Without this, a
-    million partitions caused repeated pauses of 150 to 200 ms.)
+    100,000 objects.  It keeps at most the cycles among the requests and tasks of that moment.  (Without this, a million
+    partitions caused repeated pauses of 150 to 200 ms.)
     """
     began = 0.0
 
