@@ -146,8 +146,8 @@ class _Reader:
     """Reads batches of changes, ascending.
 
     offset: the end of the changes that were read.  gap: the first and last offset of changes that were omitted because
-    no node retains them; the caller resets it to None.  history: reads the log; assignable.  broker_epochs: the epochs
-    of the registered brokers, by id.
+    no node that answers retains them; the caller resets it to None.  history: reads the log; assignable.
+    broker_epochs: the epochs of the registered brokers, by id.
     """
 
     def __init__(self, history: History, topics: frozenset[str]) -> None:
