@@ -133,12 +133,12 @@ class MarkerSender:
             done = await self._round(coordinator.leader_epoch, effect, left)
             for partition in done:
                 del left[partition]
-            if (done or not left) and not coordinator.tell(_report(effect, tuple(done))):
-                left.update(dict.fromkeys(done))  # the coordinator's queue is full
-            elif not left:
-                return
-            if left:
-                await asyncio.sleep(backoff.next_s())
+            if done or not left:
+                if not coordinator.tell(_report(effect, tuple(done))):
+                    left.update(dict.fromkeys(done))  # the coordinator's queue is full
+                elif not left:
+                    return
+            await asyncio.sleep(backoff.next_s())
 
     async def _round(self, epoch: int, effect: WriteMarkers, left: Iterable[Partition]) -> list[Partition]:
         """Send each marker once; return the partitions that need no further marker."""

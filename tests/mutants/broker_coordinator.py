@@ -53,6 +53,15 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a full queue is offered the same decision without end",
+        "broker/coordinator/markers.py",
+        "            await asyncio.sleep(backoff.next_s())",
+        "            if left:\n                await asyncio.sleep(backoff.next_s())",
+        (
+            "tests/unit/broker/coordinator/test_markers.py::test_a_decision_without_partitions_is_reported_once_the_coordinator_has_drained_its_queue",
+        ),
+    ),
+    Mutant(
         "groups expire by the wall clock itself",
         GROUPS,
         "return self._logs.cautious_ms(self._sources.wall_ms(), now_ms())",

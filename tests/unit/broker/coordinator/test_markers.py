@@ -45,6 +45,8 @@ class Place:
         self.written: list[tuple[Partition, bool]] = []
         self.reported: list[Any] = []
         self.is_decided = True
+        self.is_full = False
+        self.refused = 0
         machine = SimpleNamespace(awaits_markers=lambda *_: self.is_decided)
         self.coordinator: Any = SimpleNamespace(state=State.SERVING, leader_epoch=4, tell=self._tell, machine=machine)
         table: Any = SimpleNamespace(context=SimpleNamespace(cluster=self))
@@ -64,6 +66,10 @@ class Place:
         return int(self.codes.get((topic, index), KafkaCode.NONE))
 
     def _tell(self, report: Any) -> bool:
+        if self.is_full:
+            self.refused += 1
+            assert self.refused < 1_000, "the sender never lets the coordinator run"
+            return False
         machine = SimpleNamespace(markers_written=lambda written, _: self.reported.append(written.partitions))
         report(machine, 0)
         return True
@@ -119,6 +125,18 @@ async def test_the_timeout_of_a_marker_request_exceeds_the_time_that_the_leader_
     await place.done()
     assert place.reported == [(T0, T1)]
     assert min(timeouts) > LIMITS.marker_timeout_ms / 1000
+
+
+async def test_a_decision_without_partitions_is_reported_once_the_coordinator_has_drained_its_queue(
+    place: Place,
+) -> None:
+    """The sender and the coordinator share the event loop, so the sender must sleep after each refusal."""
+    place.is_full = True
+    place.sender.order(place.coordinator, WriteMarkers("x", (7, 1), False, (), 2))
+    await until(lambda: place.refused > 1)
+    place.is_full = False
+    await place.done()
+    assert (place.written, place.reported) == ([], [()])
 
 
 async def test_a_decision_that_is_ordered_again_is_written_to_all_its_partitions(place: Place) -> None:
