@@ -94,6 +94,8 @@ class HangingTransactions:
         self._limits = limits
         self._since_ms: dict[_Open, int] = {}
         """The time at which each open transaction was first seen, or last confirmed by its coordinator."""
+        self._checked_ms: dict[_Open, int] = {}
+        """The time of the last check of each open transaction that was checked."""
 
     async def run(self) -> None:
         """Check the open transactions every `hanging_interval_ms`, until the task is cancelled."""
@@ -105,6 +107,7 @@ class HangingTransactions:
         """Check once: ask about the transactions that have been open for a long time, and end those that hang."""
         suspects = self._suspects(now_ms())
         for each in suspects[: self._limits.hanging_checks_max]:
+            self._checked_ms[each.open] = now_ms()
             outcome = await self._ask(each)
             if outcome is Outcome.OPEN:
                 self._since_ms[each.open] = now_ms()
@@ -112,9 +115,10 @@ class HangingTransactions:
                 await self._end(each, is_commit=outcome is Outcome.COMMITTED)
 
     def _suspects(self, now: int) -> list[_Suspect]:
-        """Return the open transactions that are due for a check, the oldest first.
+        """Return the open transactions that are due for a check, those first that wait longest since their last check.
 
         A transaction is due `hanging_age_ms` after this leader first saw it, or its coordinator last confirmed it.
+        One that could not be ended stays due, but comes after the others.
         """
         since: dict[_Open, int] = {}
         found: list[_Suspect] = []
@@ -137,7 +141,8 @@ class HangingTransactions:
                     state = producer.epoch, producer.coordinator_epoch, producer.end_offset
                     found.append(_Suspect(replica, leader, key, *state))
         self._since_ms = since
-        return sorted(found, key=lambda each: since[each.open])
+        self._checked_ms = {key: at_ms for key, at_ms in self._checked_ms.items() if key in since}
+        return sorted(found, key=lambda each: self._checked_ms.get(each.open, since[each.open]))
 
     async def _ask(self, suspect: _Suspect) -> Outcome | None:
         """Return the outcome of a transaction; None if any coordinator did not answer."""

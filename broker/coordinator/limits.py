@@ -58,8 +58,8 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Age of an open transaction at which its leader asks about it, counted since the leader first saw it.  If a
     coordinator reports the transaction as open, the leader asks again after the same time."""
     hanging_checks_max: int = 50
-    """Maximum number of transactions that one search checks, the oldest first.  Later searches check the others, once
-    the older ones have ended or are confirmed as open."""
+    """Maximum number of transactions that one search checks.  Later searches check the others, even if the checked ones
+    could not be ended."""
 
     share_state_timeout_ms: int = 5_000
     """Maximum time that a leader waits for an answer of the share coordinator.  Then the leader repeats the request,

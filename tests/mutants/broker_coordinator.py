@@ -274,6 +274,16 @@ MUTANTS = (
         ("tests/unit/broker/coordinator/test_hanging.py::test_a_transaction_that_its_coordinator_will_end_stays_open",),
     ),
     Mutant(
+        "transactions that cannot be ended are always checked first",
+        "broker/coordinator/hanging.py",
+        "key=lambda each: self._checked_ms.get(each.open, since[each.open])",
+        "key=lambda each: since[each.open]",
+        (
+            "tests/unit/broker/coordinator/test_hanging.py::"
+            "test_transactions_that_cannot_be_ended_delay_no_others_beyond_the_limit_of_one_search",
+        ),
+    ),
+    Mutant(
         "nobody ends a transaction whose offsets hang",
         "broker/coordinator/hanging.py",
         "if is_internal(replica.topic) and replica.topic != CONSUMER_OFFSETS:",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -63,9 +64,9 @@ class Place:
     async def meanwhile(self) -> None:
         """Run before each answer; tests replace it."""
 
-    def write(self, sequence: int = 0) -> None:
-        batch = make_batch([b"v"], producer=(7, 3, sequence), attributes=TRANSACTIONAL_FLAG)
-        token = confirmed(self.rig.log.producers, 7, epoch=parse_header(batch).producer_epoch)
+    def write(self, sequence: int = 0, producer_id: int = 7) -> None:
+        batch = make_batch([b"v"], producer=(producer_id, 3, sequence), attributes=TRANSACTIONAL_FLAG)
+        token = confirmed(self.rig.log.producers, producer_id, epoch=parse_header(batch).producer_epoch)
         checked = check_produced(memoryview(batch), self.rig.log.config)
         self.rig.hosted().append(checked, 1, 60_000, verification=token)
 
@@ -135,6 +136,32 @@ async def test_no_transaction_is_ended_before_all_coordinators_have_answered(pla
     assert place.is_open
     place.silent.clear()
     place.outcomes[1] = Outcome.UNKNOWN
+    await place.look()
+    assert not place.is_open
+
+
+async def test_transactions_that_cannot_be_ended_delay_no_others_beyond_the_limit_of_one_search(
+    place: Place, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links: Any = place
+    limits = CoordinatorLimits(hanging_age_ms=0, hanging_checks_max=1)
+    place.hanging = HangingTransactions(rig.role.table, NO_GROUPS, links, lambda: 0, limits)
+    times = count()
+    monkeypatch.setattr("broker.coordinator.hanging.now_ms", lambda: next(times))
+    place.write(producer_id=8)
+    answer = place.ask
+
+    async def ask(broker_id: int, api: Api, version: int, values: dict[str, Any], timeout_s: float) -> Any:
+        if values["producer_id"] == 7:
+            raise ClusterError(ApiError.BROKER_UNAVAILABLE, "no answer", retriable=True)
+        return await answer(broker_id, api, version, values, timeout_s)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, "ask", ask)
+        await place.look()
+        assert rig.log.producers.transactions.open.keys() == {7, 8}
+        await place.look()
+        assert rig.log.producers.transactions.open.keys() == {7}
     await place.look()
     assert not place.is_open
 
