@@ -18,7 +18,7 @@ logger = get_logger("log")
 
 
 class GroupFlush:
-    """The group flush of one disk, which knows each log by its `Durability`.  `run` is its task."""
+    """The group flush of one disk, which knows each log by its `Durability`.  `start` begins its task."""
 
     def __init__(self, disk: Disk, on_failure: Callable[[DiskError], None]) -> None:
         self.failure: DiskError | None = None
@@ -39,6 +39,12 @@ class GroupFlush:
         """Leave out this log, because it is in another directory now."""
         self._dirty.pop(log, None)
 
+    def start(self) -> asyncio.Task[None]:
+        """Begin to flush.  A broken invariant is reported to the loop's handler, which ends the process."""
+        task = asyncio.get_running_loop().create_task(self.run())
+        task.add_done_callback(_report_bug)
+        return task
+
     async def run(self) -> None:
         """Flush until cancelled or failed."""
         try:
@@ -56,6 +62,8 @@ class GroupFlush:
                 _settle(self._this_pass)
         except DiskError as error:
             self._fail(error)
+        except AssertionError:
+            raise  # it says nothing about the disk; `_report_bug` ends the process
         except Exception as error:
             logger.exception("group flush stopped", directory_id=self._disk.directory_id)
             self._fail(DiskError(f"group flush stopped: {error!r}"))
@@ -109,6 +117,11 @@ class GroupFlush:
         self._wake.set()
         self._next_pass.append(done)
         return done
+
+
+def _report_bug(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        task.get_loop().call_exception_handler({"message": "group flush stopped", "exception": error})
 
 
 def _settle(futures: list[asyncio.Future[None]], error: DiskError | None = None) -> None:

@@ -160,7 +160,7 @@ class LogManager:
         await self.moves.resume()
         self._find_moved()
         for directory in self._directories.values():
-            self._tasks.append(asyncio.get_running_loop().create_task(directory.flush.run()))
+            self._tasks.append(directory.flush.start())
         for log in self._logs.values():
             if log.durability.is_dirty:
                 self._directories[log.directory_id].flush.mark(log.durability)

@@ -220,7 +220,9 @@ class LogMoves:
         """Wait until a decision has ended, after `run` was cancelled.  The caller sets the deadline."""
         if self._deciding is not None:
             await asyncio.wait([self._deciding])
-            if (error := self._deciding.exception()) is not None:
+            try:
+                self._deciding.result()
+            except (CorruptStoreError, DiskError) as error:
                 logger.warning("move of a replica ends", cause=str(error))
 
     async def run(self, wall_ms: Callable[[], int]) -> None:

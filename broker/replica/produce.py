@@ -136,6 +136,8 @@ class ProduceService:
                 produce.batches = Refused(int(code), "the coordinator has not confirmed the transaction")
             produce.verifying = None
             self._checks.verified(produce)
+            if not done.cancelled() and (error := done.exception()) is not None:
+                raise error  # a bug: the loop's exception handler reports it
 
         produce.verifying.add_done_callback(answered)
 

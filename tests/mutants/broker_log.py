@@ -782,4 +782,24 @@ MUTANTS = (
             "::test_a_truncation_completes_if_its_flush_ends_while_another_truncation_is_prepared",
         ),
     ),
+    Mutant(
+        "an invariant that breaks in a flush counts as a failure of the disk",
+        "broker/log/flush.py",
+        "        except AssertionError:\n            raise",
+        "        except ZeroDivisionError:\n            raise",
+        (
+            f"{UNIT}/test_manager.py"
+            "::test_an_invariant_that_breaks_in_a_flush_ends_the_process_and_takes_no_directory_offline",
+        ),
+    ),
+    Mutant(
+        "nobody learns of an invariant that breaks in a flush",
+        "broker/log/flush.py",
+        "        task.add_done_callback(_report_bug)\n",
+        "",
+        (
+            f"{UNIT}/test_manager.py"
+            "::test_an_invariant_that_breaks_in_a_flush_ends_the_process_and_takes_no_directory_offline",
+        ),
+    ),
 )

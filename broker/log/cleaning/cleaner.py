@@ -114,7 +114,11 @@ class LogCleaner:
         if self._swap is None:
             return
         await asyncio.wait([self._swap])
-        if not self._swap.cancelled() and (error := self._swap.exception()) is not None:  # asyncio logs unread errors
+        if self._swap.cancelled():
+            return
+        try:
+            self._swap.result()  # asyncio logs unread errors
+        except (BadReplacementError, CorruptStoreError, DiskError) as error:
             logger.warning("swap of compacted segments failed", cause=str(error))
 
     async def clean_next(self) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from broker.log import Appended, LogConfig
+from broker.log import Appended, LogConfig, LogManager
+from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner
 from broker.log.cleaning.job import CleanJob, Files, Finished, Replacement, run_job
 from broker.log.cleaning.ports import LocalWorker, WorkerError
 from broker.log.cleaning.records import filler
@@ -442,3 +443,14 @@ def test_the_error_of_a_swap_that_continues_after_a_cancel_is_retrieved() -> Non
         assert not loop.unheard_errors()
 
     run_simulated(test)
+
+
+async def test_close_raises_the_broken_invariant_of_the_last_swap() -> None:
+    cleaner = LogCleaner(LogManager([]), LocalWorker(), CleanerLimits(), lambda: 0)
+    cleaner._swap = asyncio.create_task(broken_swap())
+    with pytest.raises(AssertionError, match="segments have changed"):
+        await cleaner.close()
+
+
+async def broken_swap() -> bool:
+    raise AssertionError("segments have changed")

@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -110,6 +111,27 @@ async def test_only_the_disk_that_fails_at_the_start_is_offline(tmp_path: Path) 
     await logs.close()
     for disk in disks:
         disk.close()
+
+
+async def test_an_invariant_that_breaks_in_a_flush_ends_the_process_and_takes_no_directory_offline(rig: Rig) -> None:
+    """The handler of the loop ends the process; see `quorumlog.runtime.run`."""
+    loop = asyncio.get_running_loop()
+    reported: asyncio.Future[object] = loop.create_future()
+    loop.set_exception_handler(lambda _, context: reported.set_result(context["exception"]))
+    log = rig.create()
+
+    def broken(end_offset: int) -> None:
+        raise AssertionError(f"{end_offset} is below the watermark")
+
+    log.durability.on_flushed = broken
+    append(log, [b"a"])
+    flushing = asyncio.create_task(rig.logs.flush_all([log]))
+    either: list[asyncio.Future[Any]] = [reported, flushing]
+    async with asyncio.timeout(10):
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    flushing.cancel()
+    assert rig.logs.failed_disks == {}
+    assert str(reported.result()) == "1 is below the watermark"
 
 
 @asynccontextmanager

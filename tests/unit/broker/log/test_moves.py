@@ -206,6 +206,16 @@ async def test_a_move_that_is_being_decided_completes_after_a_cancel(
     assert rig.logs.moves.futures() == []
 
 
+async def test_close_raises_the_broken_invariant_of_the_last_decision() -> None:
+    async def broken() -> bool:
+        raise AssertionError("the log is not held")
+
+    of_no_logs = LogManager([]).moves
+    of_no_logs._deciding = asyncio.create_task(broken())
+    with pytest.raises(AssertionError, match="the log is not held"):
+        await of_no_logs.close()
+
+
 async def test_moves_read_no_facts(rig: MoveRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading facts takes long with many logs, and blocks the event loop while a disk hangs in a commit."""
     rig.create()

@@ -75,6 +75,19 @@ async def test_a_batch_waits_until_the_coordinator_has_confirmed_it(rig: Rig, co
     assert [(await each).base_offset for each in (first, second)] == [0, 1]
 
 
+async def test_a_confirmation_that_fails_because_of_a_bug_is_answered_and_reported(
+    rig: Rig, coordinator: Coordinator
+) -> None:
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    waiting = produce(rig, 7)
+    await settle()
+    coordinator.answers[7].set_exception(bug := AssertionError("the epoch goes back"))
+    assert (await waiting).error_code == KafkaCode.UNKNOWN_SERVER_ERROR
+    await settle()
+    assert reported == [bug]
+
+
 async def test_a_producer_that_waits_does_not_delay_another_producer(rig: Rig, coordinator: Coordinator) -> None:
     waiting, other = produce(rig, 7), produce(rig, 8)
     coordinator.answer(8)
