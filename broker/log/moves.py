@@ -253,9 +253,9 @@ class LogMoves:
         source = self._directories[log.directory_id]
         copy = self._copy = LogCopy(log, source, target)
         logger.info("move of a replica begins", folder=log.folder, source=source.id, target=target.id, bytes=log.size)
-        is_moved = is_damaged = False
+        is_decided = is_damaged = False
         try:
-            is_moved = await self._copy_and_decide(copy, wall_ms)
+            is_decided = await self._copy_and_decide(copy, wall_ms)
         except CorruptStoreError as error:
             is_damaged = True
             if self._logs.get(log.key) is log:
@@ -266,11 +266,19 @@ class LogMoves:
             if self._deciding is None or self._deciding.done():  # else `run` was cancelled, and `close` waits
                 self._copy = None
         has_failed = is_damaged or source.failure is not None or target.failure is not None
-        if (is_moved or has_failed) and self._targets.get(log.key) == target.id:
+        if (is_decided or has_failed) and self._targets.get(log.key) == target.id:
             del self._targets[log.key]
+        is_moved = is_decided and log.directory_id == target.id
         self.failed += not is_moved and (has_failed or copy.is_given_up)
         if is_moved:
             logger.info("replica moved", folder=log.folder, source=source.id, target=target.id)
+        elif is_decided and source.failure is not None:
+            logger.warning(
+                "replica offline: its source failed after the move was decided; the next start uses the target",
+                folder=log.folder,
+                source=source.id,
+                target=target.id,
+            )
         elif target.failure is None and not copy.may_be_decided:
             try:
                 await copy.discard()
@@ -413,7 +421,10 @@ class LogMoves:
         return prepared if self._goes_on(copy) else None
 
     async def _finish(self, copy: LogCopy, prepared: _Prepared, stray: dict[str, StrayState]) -> bool:
-        """Use the target from now on, after the decision.  Return False if the decision was undone."""
+        """Use the target from now on, after the decision.  Return False if the decision was undone.
+
+        If the log is offline by now, the next start finds it in the target.
+        """
         log, source, target = copy.log, copy.source, copy.target
         try:
             with target.reported():
@@ -422,7 +433,7 @@ class LogMoves:
             while copy.missing > NEARLY_DONE and self._goes_on(copy):
                 await copy.step(copy.ends())
             if self._logs.get(log.key) is not log or source.failure is not None:
-                return True  # the log is offline; the next start finds it in the target
+                return True
             unflushed = copy.copy_rest()
         except DiskError:
             if target.failure is None:

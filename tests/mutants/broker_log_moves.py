@@ -26,7 +26,7 @@ MUTANTS = (
     Mutant(
         "a move whose directory fails is counted twice",
         MOVES,
-        "        if (is_moved or has_failed) and self._targets.get(log.key) == target.id:\n",
+        "        if (is_decided or has_failed) and self._targets.get(log.key) == target.id:\n",
         "        if False:\n",
         (f"{MOVE_TESTS}::test_moves_that_wait_for_a_failed_directory_count_as_failed",),
     ),
@@ -192,5 +192,12 @@ MUTANTS = (
         "    return value is not None and source in decode_state(state, value).moved_from",
         "    return value is not None",
         (f"{MOVE_TESTS}::test_a_replica_that_was_created_in_the_target_of_an_undone_move_is_kept",),
+    ),
+    Mutant(
+        "a decided move counts as finished although its source has failed",
+        MOVES,
+        "is_moved = is_decided and log.directory_id == target.id",
+        "is_moved = is_decided",
+        (f"{MOVE_TESTS}::test_a_move_whose_source_fails_after_the_decision_has_failed",),
     ),
 )

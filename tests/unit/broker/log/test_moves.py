@@ -433,6 +433,23 @@ async def test_moves_that_wait_for_a_failed_directory_count_as_failed(rig: MoveR
     assert (rig.logs.moves.finished, rig.logs.moves.failed, rig.logs.moves.targets) == (0, 2, {})
 
 
+async def test_a_move_whose_source_fails_after_the_decision_has_failed(rig: MoveRig) -> None:
+    rig.create()
+    await rig.fill(3)
+    log, source = rig.log, rig.logs._directories[rig.ids[0]]
+
+    def fail() -> None:
+        if rig.operations[-1] == "rename 1":  # the move is decided
+            source.fail(DiskError("I/O error"))
+
+    rig.on_operation = fail
+    await rig.move()
+    assert (log.directory_id, rig.logs.moves.targets) == (rig.ids[0], {})
+    assert (rig.logs.moves.finished, rig.logs.moves.failed) == (0, 1)
+    await rig.restart()
+    rig.check_moved()
+
+
 async def test_a_move_whose_directory_fails_does_not_end_a_newer_move(
     rig: MoveRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
