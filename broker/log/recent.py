@@ -6,7 +6,7 @@ begins where an append begins.  Every other read takes its bytes from the file, 
 
 One instance serves all logs of a broker.  It drops the oldest append when it is full.  Segments are distinguished by
 object identity: a segment that replaces another one is a new object.  `LogSegments` calls `forget` for bytes that it
-truncates or removes.
+truncates, replaces or removes.
 """
 
 from __future__ import annotations

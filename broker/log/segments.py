@@ -137,6 +137,8 @@ class LogSegments:
         assert all(one.is_frozen for one in replaced), f"{segment.path} would replace a segment that may grow"
         assert replaced[-1].end_offset == segment.end_offset, f"{segment.path} ends at {segment.end_offset}"
         self._segments[at : at + len(replaced)] = [segment]
+        for one in replaced:
+            self._recent.forget(one)
 
     def remove_all(self) -> None:
         while self._segments:

@@ -802,4 +802,11 @@ MUTANTS = (
             "::test_an_invariant_that_breaks_in_a_flush_ends_the_process_and_takes_no_directory_offline",
         ),
     ),
+    Mutant(
+        "the appends to compacted segments stay in memory",
+        SEGMENTS,
+        "        for one in replaced:\n            self._recent.forget(one)\n",
+        "",
+        (f"{UNIT}/test_compaction.py::test_compacted_segments_leave_no_appends_in_memory",),
+    ),
 )

@@ -70,6 +70,20 @@ def test_an_idle_log_is_compacted_once_its_active_segment_is_old() -> None:
     simulated(segment_size=3_000)(scenario)
 
 
+def test_compacted_segments_leave_no_appends_in_memory() -> None:
+    async def scenario(rig: CompactionRig) -> None:
+        for _ in range(30):
+            rig.append((b"a", bytes(100)))
+        await rig.settle()
+        recent, replaced = rig.logs._recent, list(rig.log.segments[:-1])
+        assert any(recent.find(segment, 0, 1) is not None for segment in replaced)
+        await rig.clean()
+        assert not any(one in replaced for one in rig.log.segments)
+        assert not any(recent.find(segment, 0, 1) is not None for segment in replaced)
+
+    simulated()(scenario)
+
+
 def test_a_follower_whose_log_ends_within_a_filler_batch_continues_with_the_leaders_log() -> None:
     async def scenario(rig: CompactionRig) -> None:
         for _ in range(30):
