@@ -445,4 +445,14 @@ MUTANTS = (
             "::test_expressions_that_match_a_new_topic_are_written_in_several_steps",
         ),
     ),
+    Mutant(
+        "a removal is explained by the reason for a member that was not in the group",
+        "broker/core/coordinator/consumer/service.py",
+        "reason = reason if gone else asked.reason",
+        "reason = request.members[0].reason",
+        (
+            "tests/unit/broker/core/coordinator/consumer/test_consumer_group_sessions.py"
+            "::test_the_cause_of_a_removal_is_the_reason_given_for_the_first_member_that_left",
+        ),
+    ),
 )

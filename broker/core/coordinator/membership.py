@@ -29,7 +29,7 @@ from broker.core.coordinator.group_requests import (
     SyncGroupResponse,
 )
 from broker.core.coordinator.members import Member, joining_member
-from broker.core.coordinator.turn import Turn
+from broker.core.coordinator.turn import Turn, others
 from quorumlog.wire.errors import KafkaCode
 
 REASON_MAX_CHARS = 255
@@ -309,8 +309,8 @@ def leave(turn: Turn, group: Group, call: int, request: LeaveGroup) -> None:
             gone.append((member, leaving.reason))
     if gone:
         first, reason = gone[0]
-        others = f" and {len(gone) - 1} others" if len(gone) > 1 else ""
-        cause = with_reason(f"member {first.name}{others} left", reason)
+        rest = f" and {others(len(gone) - 1)}" if len(gone) > 1 else ""
+        cause = with_reason(f"member {first.name}{rest} left", reason)
         turn.note(f"group={group.name!r} {cause}")
         rebalance.members_left(turn, group, cause, RebalanceReason.LEFT, first)
     elif len(group.pending) < pending:

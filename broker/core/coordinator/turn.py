@@ -113,3 +113,8 @@ class Turn:
 
     def step(self) -> Step:
         return Step(tuple(self._records), tuple(self._answers), tuple(self._notes), tuple(self._effects))
+
+
+def others(count: int) -> str:
+    """Return "1 other", "2 others", and so on, for the text of a note."""
+    return "1 other" if count == 1 else f"{count} others"

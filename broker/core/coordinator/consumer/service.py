@@ -31,7 +31,7 @@ from broker.core.coordinator.group_requests import (
 from broker.core.coordinator.membership import with_reason
 from broker.core.coordinator.records import GroupKey, GroupValue, write_group, write_key
 from broker.core.coordinator.subscription import CONSUMER
-from broker.core.coordinator.turn import Turn
+from broker.core.coordinator.turn import Turn, others
 from quorumlog.wire.errors import KafkaCode
 
 Groups = dict[str, Group | ConsumerGroup]
@@ -144,7 +144,7 @@ class ConsumerService:
             changes.refresh(turn, group, self._topics)
             return group
         first, cause = expired[0]
-        cause += f", and {len(expired) - 1} others" if len(expired) > 1 else ""
+        cause += f", and {others(len(expired) - 1)}" if len(expired) > 1 else ""
         client = Client(first.known.client_id, first.known.client_host)
         return self._remove(
             turn, group, [member for member, _ in expired], cause, client, RebalanceReason.SESSION_EXPIRED
@@ -175,17 +175,19 @@ class ConsumerService:
         outcomes = classic.leaving(group, request)
         results = []
         gone: dict[str, ConsumerMember] = {}
+        reason = ""
         for asked, (member, error) in zip(request.members, outcomes, strict=True):
             if member is not None and member.member_id in gone:
                 member, error = None, KafkaCode.UNKNOWN_MEMBER_ID
             if member is not None:
+                reason = reason if gone else asked.reason
                 gone[member.member_id] = member
             results.append(LeftMember(asked.member_id, asked.instance_id, error))
         after: Group | ConsumerGroup = group
         if gone:
             first = next(iter(gone.values()))
-            others = f" and {len(gone) - 1} others" if len(gone) > 1 else ""
-            cause = with_reason(f"member {first.name}{others} left", request.members[0].reason)
+            rest = f" and {others(len(gone) - 1)}" if len(gone) > 1 else ""
+            cause = with_reason(f"member {first.name}{rest} left", reason)
             client = Client(first.known.client_id, first.known.client_host)
             after = self._remove(turn, group, gone.values(), cause, client, RebalanceReason.LEFT)
         turn.answer(call, LeaveGroupResponse(KafkaCode.NONE, tuple(results)))

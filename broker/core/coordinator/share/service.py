@@ -46,7 +46,7 @@ from broker.core.coordinator.share.requests import (
     ShareHeartbeatResponse,
     ShareMemberDescription,
 )
-from broker.core.coordinator.turn import Turn
+from broker.core.coordinator.turn import Turn, others
 from quorumlog.wire.errors import KafkaCode
 
 Refusal = tuple[KafkaCode, str]
@@ -271,8 +271,8 @@ class ShareService:
         for group in self.groups.values():
             gone = [member for member in group.members.values() if member.expires_ms <= turn.now_ms]
             if gone and not turn.is_full:
-                others = f" and {len(gone) - 1} others" if len(gone) > 1 else ""
-                self._remove(turn, group, gone, f"the session of member {gone[0].member_id!r}{others} expired")
+                rest = f" and {others(len(gone) - 1)}" if len(gone) > 1 else ""
+                self._remove(turn, group, gone, f"the session of member {gone[0].member_id!r}{rest} expired")
         found = (group.deadline_ms() for group in self.groups.values())
         self.wake_ms = min((each for each in found if each is not None), default=None)
 

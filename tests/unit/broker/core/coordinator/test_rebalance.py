@@ -525,7 +525,7 @@ def test_several_members_leave_with_one_rebalance(coordinator: Coordinator) -> N
     assert [each.error.name for each in answer.members] == ["NONE", unknown, "NONE", unknown, unknown]
     assert members[0].join().generation == 2
     assert [each.cause for each in coordinator.machine.explain(GROUP)][1:] == [
-        f"member {members[1].member_id!r} and 1 others left: 'scaled down'"
+        f"member {members[1].member_id!r} and 1 other left: 'scaled down'"
     ]
 
 

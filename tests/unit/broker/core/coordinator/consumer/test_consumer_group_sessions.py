@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.core.coordinator import group_requests as g
 from tests.unit.broker.core.coordinator.consumer.driver import (
     REBALANCE_MS,
@@ -188,6 +190,29 @@ def test_an_administrator_removes_a_static_member_by_its_instance_id() -> None:
     results = [member.error.name for member in home.ask(leave).members]
     assert results == ["NONE", "UNKNOWN_MEMBER_ID", "UNKNOWN_MEMBER_ID"]
     assert described(home).state == "Empty"
+
+
+def test_the_cause_of_a_removal_is_the_reason_given_for_the_first_member_that_left() -> None:
+    home = coordinator(sales=4)
+    clients = [ConsumerClient(home, f"m{number}", instance_id=f"i{number}") for number in (1, 2)]
+    for client in clients:
+        client.join()
+    leaving = (
+        g.LeavingMember("", "i0", "not in this group"),
+        g.LeavingMember("", "i1", "scaled down"),
+        g.LeavingMember("", "i2", "not the first"),
+    )
+    home.ask(g.LeaveGroup(GROUP, leaving))
+    assert home.machine.explain(GROUP)[-1].cause.endswith(" and 1 other left: 'scaled down'")
+
+
+@pytest.mark.parametrize(("count", "end"), [(1, "expired"), (2, "expired, and 1 other"), (3, "expired, and 2 others")])
+def test_the_cause_of_an_expiry_counts_the_members(count: int, end: str) -> None:
+    home = coordinator(sales=4)
+    for number in range(count):
+        ConsumerClient(home, f"m{number}").join()
+    home.pass_time(SESSION_MS)
+    assert home.machine.explain(GROUP)[-1].cause.endswith(end)
 
 
 def test_each_revocation_has_a_rebalance_timeout_of_its_own() -> None:

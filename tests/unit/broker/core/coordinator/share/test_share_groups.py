@@ -196,6 +196,11 @@ def test_members_without_heartbeats_are_removed(driver: Driver) -> None:
     assert driver.beat("b", epochs["b"]).error is KafkaCode.UNKNOWN_MEMBER_ID
 
 
+def test_the_note_of_an_expiry_counts_the_members(driver: Driver) -> None:
+    joined(driver, "a", "b")
+    assert "the session of member 'a' and 1 other expired" in "".join(driver.machine.tick(45_000).notes)
+
+
 def test_a_member_that_leaves_gives_its_partitions_to_the_others(driver: Driver) -> None:
     epochs = joined(driver, "a", "b")
     assert driver.beat("b", -1).epoch == -1
