@@ -112,9 +112,10 @@ class Lifecycle:
         """Process an accepted registration.  epoch: the broker epoch in the reply."""
         self.epoch = epoch
         self.fenced = True
-        self.stage = Stage.FENCED
         self._failures = 0
         self._due_ms = now_ms
+        if self._deadline_ms is None:
+            self.stage = Stage.FENCED
 
     def on_applied(self, offset: int, now_ms: int) -> None:
         """Note that metadata up to `offset` (exclusive) has been applied."""

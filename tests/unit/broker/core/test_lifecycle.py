@@ -132,3 +132,11 @@ def test_a_broker_that_loses_its_registration_while_stopping_stops_at_once() -> 
     core.stop(deadline_ms=5_000, now_ms=10)
     core.on_stale(20)
     assert core.next_action(20) == End(released=True)
+
+
+def test_a_broker_whose_registration_is_accepted_after_the_stop_keeps_draining() -> None:
+    core = Lifecycle(interval_ms=1_000, now_ms=0)
+    core.stop(deadline_ms=5_000, now_ms=10)  # the registration was sent before
+    core.on_registered(7, 20)
+    assert core.stage is Stage.DRAINING
+    assert core.next_action(20) == Beat(want_shutdown=True)
