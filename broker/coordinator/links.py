@@ -63,8 +63,8 @@ class BrokerLinks:
     async def _using(self, broker_id: int, timeout_s: float, work: Callable[[KafkaConnection], Awaitable[T]]) -> T:
         """Use the connection to a broker, and drop the connection if the work fails.
 
-        If no answer arrives in time, the broker may have lost its end of the connection.  So a caller must wait until
-        the timeout.  If the caller ended this call earlier, the lost connection would stay in use.
+        If no answer arrives in time, the broker may have lost its end of the connection.  So a caller should wait until
+        the timeout.  If the caller ends this call earlier, a lost connection stays in use until a later call times out.
         """
         connection: KafkaConnection | None = None
         try:

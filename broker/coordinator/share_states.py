@@ -56,7 +56,11 @@ _APIS: Final[dict[type[Any], tuple[Api, int]]] = {
 """The API of the Kafka protocol, and its version, for each request."""
 _STORED: Final = frozenset(int(each) for each in Delivery if each is not Delivery.ACQUIRED)
 _RETRY_MS: Final = 1_000
-"""Extra time for a second request, on another connection, after a broker has not answered the first one."""
+"""Extra time for a second request, on another connection, after a broker has not answered the first one.
+
+The second request ends before its own timeout.  If its connection is lost as well, the next `ask` drops it, and repeats
+its request on a third one.  A shorter timeout for the second request would be worse: a single slow commit would close a
+connection that works, and fail the other requests on it."""
 _PARALLEL: Final = 50
 """Maximum number of requests of one `ask_all` that are in flight at a time.  The others wait."""
 
