@@ -22,36 +22,69 @@ _SCOPES = {
     ConfigScope.BROKER: metadata_pb2.Config.SCOPE_BROKER,
     ConfigScope.GROUP: metadata_pb2.Config.SCOPE_GROUP,
 }
+_Reply = pb.DescribeTopicsReply | node_pb2.DescribeMetadataReply
 
 
-async def describe_topics(
-    image: ClusterImage, names: Sequence[str], *, partitions: bool = True
-) -> pb.DescribeTopicsReply:
-    """Describe the named topics, or all of them, sorted by name.
+async def describe_topics(image: ClusterImage, names: Sequence[str]) -> pb.DescribeTopicsReply:
+    """Describe the named topics, or all of them, sorted by name."""
+    reply = pb.DescribeTopicsReply(offset=image.end_offset)
+    reply.result.CopyFrom(result(await _add_topics(reply, image, names, Turn())))
+    return reply
 
-    partitions: False returns only names and ids.  The number of topics is then unlimited, if `names` is empty.
+
+async def describe_metadata(
+    image: ClusterImage, cluster_id: str, names: Sequence[str], *, partitions: bool = True
+) -> node_pb2.DescribeMetadataReply:
+    """Describe the whole cluster of the image, with the named topics or all topics.
+
+    partitions: False returns only names and ids of topics.  The number of topics is then unlimited, if `names` is
+    empty.
     """
+    reply, turn = node_pb2.DescribeMetadataReply(), Turn()
+    add = _add_topics if partitions else _add_names
+    outcome = await add(reply, image, names, turn)
+    reply.result.CopyFrom(result(outcome))
+    if not outcome.ok:
+        return reply
+    reply.offset = image.end_offset
+    reply.brokers.extend(describe_brokers(image, cluster_id, ()).brokers)
+    await _add_configs(reply, image, turn)
+    reply.preferred_controllers.extend(image.preferred_controllers)
+    for name in sorted(image.features):
+        reply.features.add(name=name, level=image.features[name])
+    return reply
+
+
+async def _add_names(reply: _Reply, image: ClusterImage, names: Sequence[str], turn: Turn) -> Outcome:
+    """Add the names and ids of the topics that exist.  Return a refusal if too many are named."""
     if len(names) > ITEMS_MAX:
-        text = f"{len(names)} topics; one request can name at most {ITEMS_MAX}"
-        refusal = Outcome(ApiError.POLICY_VIOLATION, text, "request fewer topics at a time")
-        return pb.DescribeTopicsReply(result=result(refusal), offset=image.end_offset)
-    wanted = sorted(set(names)) if names else sorted(image.topic_ids)
-    topics = [(name, image.topic(name)) for name in wanted]
-    if not partitions:
-        names_only = [pb.TopicDescription(name=each.name, topic_id=each.topic_id.bytes) for _, each in topics if each]
-        return pb.DescribeTopicsReply(result=result(OK), offset=image.end_offset, topics=names_only)
-    size = sum(len(topic.partitions) for _, topic in topics if topic is not None)
+        return _too_many(names)
+    for name in await turn.sorted(set(names) if names else image.topic_ids, key=str):
+        topic_id = image.topic_ids.get(name)
+        if topic_id is not None:
+            reply.topics.add(name=name, topic_id=topic_id.bytes)
+        await turn.passed()
+    return OK
+
+
+async def _add_topics(reply: _Reply, image: ClusterImage, names: Sequence[str], turn: Turn) -> Outcome:
+    """Add the description of each topic, or its error.  Return a refusal if the description is too large."""
+    if len(names) > ITEMS_MAX:
+        return _too_many(names)
+    size = 0
+    for name in set(names) if names else image.topic_ids:
+        topic = image.topic(name)
+        size += 0 if topic is None else len(topic.partitions)
+        await turn.passed()
     if size > PARTITIONS_IN_REPLY_MAX:
         text = f"{size} partitions; one answer can describe at most {PARTITIONS_IN_REPLY_MAX}"
-        refusal = Outcome(ApiError.POLICY_VIOLATION, text, "request single topics by name")
-        return pb.DescribeTopicsReply(result=result(refusal), offset=image.end_offset)
-    reply = pb.DescribeTopicsReply(result=result(OK), offset=image.end_offset)
-    turn = Turn()
-    for name, topic in topics:
+        return Outcome(ApiError.POLICY_VIOLATION, text, "request single topics by name")
+    for name in await turn.sorted(set(names) if names else image.topic_ids, key=str):
+        topic = image.topic(name)
         if topic is None:
             text = f"topic {name[:60]!a} does not exist"
             outcome = Outcome(ApiError.UNKNOWN_TOPIC_OR_PARTITION, text, "kctl topics list")
-            reply.topics.append(pb.TopicDescription(name=name, result=result(outcome)))
+            reply.topics.add(name=name, result=result(outcome))
             await turn.passed()
             continue
         description = reply.topics.add()
@@ -60,32 +93,25 @@ async def describe_topics(
             if partition is not None:
                 description.partitions.append(_partition(image, partition))
             await turn.passed()
-    return reply
+    return OK
 
 
-async def describe_metadata(
-    image: ClusterImage, cluster_id: str, names: Sequence[str], *, partitions: bool = True
-) -> node_pb2.DescribeMetadataReply:
-    """Describe the whole cluster of the image, with the named topics or all topics."""
-    described = await describe_topics(image, names, partitions=partitions)
-    if described.result.error != ApiError.NONE:
-        return node_pb2.DescribeMetadataReply(result=described.result)
-    # The configs of topics are in the descriptions of topics.
-    shown = [item for item in image.all_configs() if item[0][0] in _SCOPES]
-    configs = sorted(shown, key=lambda item: (item[0][0].value, item[0][1]))
-    return node_pb2.DescribeMetadataReply(
-        result=result(OK),
-        offset=image.end_offset,
-        topics=described.topics,
-        brokers=describe_brokers(image, cluster_id, ()).brokers,
-        configs=[
-            metadata_pb2.Config(scope=_SCOPES[scope], resource=name, key=key, value=values[key])
-            for (scope, name), values in configs
-            for key in sorted(values)
-        ],
-        preferred_controllers=image.preferred_controllers,
-        features=[metadata_pb2.Feature(name=name, level=image.features[name]) for name in sorted(image.features)],
-    )
+def _too_many(names: Sequence[str]) -> Outcome:
+    text = f"{len(names)} topics; one request can name at most {ITEMS_MAX}"
+    return Outcome(ApiError.POLICY_VIOLATION, text, "request fewer topics at a time")
+
+
+async def _add_configs(reply: node_pb2.DescribeMetadataReply, image: ClusterImage, turn: Turn) -> None:
+    """Add the configs of the cluster, of brokers and of groups.  Those of topics are in the descriptions of topics."""
+    shown = []
+    for (scope, name), values in image.all_configs():
+        if scope in _SCOPES:
+            shown.append((scope.value, name, _SCOPES[scope], values))
+        await turn.passed()
+    for _, name, wire_scope, values in await turn.sorted(shown, key=lambda item: item[:2]):
+        for key in sorted(values):
+            reply.configs.add(scope=wire_scope, resource=name, key=key, value=values[key])
+        await turn.passed()
 
 
 def _topic(image: ClusterImage, topic: TopicImage) -> pb.TopicDescription:

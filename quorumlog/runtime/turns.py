@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
-from typing import TypeVar
+import heapq
+from collections.abc import Callable, Generator, Iterable
+from itertools import islice
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
 YIELD_MS = 10
+SORTED_AT_ONCE_MAX = 2_000
+"""Maximum number of items that `Turn.sorted` sorts without yielding."""
 
 
 class Turn:
@@ -33,3 +37,15 @@ class Turn:
             except StopIteration as stop:
                 result: _T = stop.value
                 return result
+
+    async def sorted(self, items: Iterable[_T], key: Callable[[_T], Any]) -> list[_T]:
+        """Return `items`, which must not change meanwhile, sorted by `key`, in turns."""
+        left, runs = iter(items), []
+        while run := sorted(islice(left, SORTED_AT_ONCE_MAX), key=key):
+            runs.append(run)
+            await self.passed()
+        merged: list[_T] = []
+        for item in heapq.merge(*runs, key=key):
+            merged.append(item)
+            await self.passed()
+        return merged

@@ -6,6 +6,7 @@ from tests.mutants import Mutant
 
 ACTIVE = "metadata/controller/active.py"
 CONFIGS = "metadata/controller/configs.py"
+DESCRIBE = "metadata/controller/describe.py"
 SERVICE = "metadata/controller/service.py"
 BACKGROUND = "metadata/controller/background.py"
 BALANCE = "metadata/controller/balance.py"
@@ -13,9 +14,11 @@ FENCING = "metadata/controller/fencing.py"
 REFUSALS = "metadata/controller/refusals.py"
 SESSIONS = "metadata/controller/sessions.py"
 NODE = "quorum/node.py"
+TURNS = "quorumlog/runtime/turns.py"
 CLIENT = "quorumlog/client/controller.py"
 ACTIVE_TESTS = "tests/unit/metadata/controller/test_controller.py"
 ADMIN_TESTS = "tests/unit/metadata/controller/test_admin_service.py"
+NODE_SERVICE_TESTS = "tests/unit/metadata/controller/test_node_service.py"
 BALANCE_TESTS = "tests/unit/metadata/control/test_balance.py"
 BACKGROUND_TESTS = "tests/unit/metadata/controller/test_background.py"
 REFUSAL_TESTS = "tests/unit/metadata/controller/test_refusals.py"
@@ -64,6 +67,41 @@ MUTANTS = (
         "        await turn.passed()\n",
         "",
         (f"{ADMIN_TESTS}::test_other_tasks_run_while_the_configs_of_many_resources_are_described",),
+    ),
+    Mutant(
+        "names of topics are sorted in one turn of the loop",
+        DESCRIBE,
+        "    for name in await turn.sorted(set(names) if names else image.topic_ids, key=str):\n        topic_id =",
+        "    for name in sorted(set(names) if names else image.topic_ids):\n        topic_id =",
+        (f"{NODE_SERVICE_TESTS}::test_other_tasks_run_while_the_names_of_many_topics_are_described",),
+    ),
+    Mutant(
+        "names of topics are described in one turn of the loop",
+        DESCRIBE,
+        "topic_id=topic_id.bytes)\n        await turn.passed()\n",
+        "topic_id=topic_id.bytes)\n",
+        (f"{NODE_SERVICE_TESTS}::test_other_tasks_run_while_the_names_of_many_topics_are_described",),
+    ),
+    Mutant(
+        "partitions are counted in one turn of the loop",
+        DESCRIBE,
+        "len(topic.partitions)\n        await turn.passed()\n",
+        "len(topic.partitions)\n",
+        (f"{NODE_SERVICE_TESTS}::test_other_tasks_run_while_a_description_is_refused_as_too_large",),
+    ),
+    Mutant(
+        "configs of groups are described in one turn of the loop",
+        DESCRIBE,
+        "value=values[key])\n        await turn.passed()\n",
+        "value=values[key])\n",
+        (f"{NODE_SERVICE_TESTS}::test_other_tasks_run_while_the_configs_of_many_groups_are_described",),
+    ),
+    Mutant(
+        "sorted runs of items are merged in one turn of the loop",
+        TURNS,
+        "            merged.append(item)\n            await self.passed()\n",
+        "            merged.append(item)\n",
+        (f"{NODE_SERVICE_TESTS}::test_other_tasks_run_while_the_names_of_many_topics_are_described",),
     ),
     Mutant(
         "the size of described configs is unlimited",

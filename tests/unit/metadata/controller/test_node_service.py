@@ -16,11 +16,15 @@ from msgspec.structs import replace
 
 from metadata.codec import decode
 from metadata.controller import node_service, reported_ends
+from metadata.controller.describe import describe_metadata
 from metadata.controller.node_service import METHODS, NodeService, NodeState
 from metadata.controller.reported_ends import END_DIRECTORIES_MAX, END_TEXT_MAX, ENDS_MAX
+from metadata.image import ClusterImage
+from metadata.records import Config, ConfigScope, Topic
 from quorum.core.types import ReplicaKey, TargetVoters, VoterSet
 from quorum.ports import LeadershipLostError, UnreachableError
 from quorumlog.errors import RemoteProtocolError
+from quorumlog.runtime import turns
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.space import Space
 from quorumlog.wire import rpcs
@@ -28,6 +32,7 @@ from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2, metadata_pb2
 from quorumlog.wire.v1 import node_pb2 as pb
 from tests.contract.samples import VOTERS
+from tests.other_tasks import counting
 from tests.unit.metadata.controller.test_controller import register
 from tests.unit.metadata.controller.test_history import lived
 from tests.unit.metadata.fake_node import Plane, run, settle
@@ -305,6 +310,53 @@ def test_a_description_of_more_partitions_than_one_reply_holds_is_refused(monkey
         assert known is not None
         assert (topic.name, topic.topic_id, len(topic.partitions)) == ("kept", known.topic_id.bytes, 0)
         assert len(names.brokers) == 2
+
+    run(test())
+
+
+def test_other_tasks_run_while_the_names_of_many_topics_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "YIELD_MS", 0)
+    monkeypatch.setattr(turns, "SORTED_AT_ONCE_MAX", 10)
+
+    async def test() -> None:
+        image = ClusterImage().apply(0, [Topic(UUID(int=number), f"t{number % 7}-{number}") for number in range(100)])
+        with counting() as passed:
+            reply = await describe_metadata(image, "cluster", (), partitions=False)
+            assert passed() >= 200, "while the names are sorted, and while they are described"
+        assert [each.name for each in reply.topics] == sorted(image.topic_ids)
+
+    run(test())
+
+
+def test_other_tasks_run_while_a_description_is_refused_as_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "YIELD_MS", 0)
+    monkeypatch.setattr("metadata.controller.describe.PARTITIONS_IN_REPLY_MAX", 0)
+
+    async def test() -> None:
+        image = (await node()).plane.replay.image
+        more = image.apply(image.end_offset, [Topic(UUID(int=number), f"empty{number}") for number in range(100)])
+        with counting() as passed:
+            reply = await describe_metadata(more, "cluster", ())
+            assert reply.result.error == "POLICY_VIOLATION"
+            assert 100 <= passed() < 150, "while the partitions are counted; nothing is sorted"
+
+    run(test())
+
+
+def test_other_tasks_run_while_the_configs_of_many_groups_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "YIELD_MS", 0)
+    monkeypatch.setattr(turns, "SORTED_AT_ONCE_MAX", 10)
+
+    async def test() -> None:
+        groups = [
+            Config(ConfigScope.GROUP, f"g{number % 7}-{number}", "share.delivery.count.limit", "9")
+            for number in range(100)
+        ]
+        image = ClusterImage().apply(0, groups)
+        with counting() as passed:
+            reply = await describe_metadata(image, "cluster", (), partitions=False)
+            assert passed() >= 300, "while the configs are chosen, sorted and described"
+        assert [each.resource for each in reply.configs] == sorted(image.group_configs)
 
     run(test())
 
