@@ -175,6 +175,8 @@ def remove_partitions(
 
 def _refuse_fewer(topic: TopicImage, count: int) -> Outcome | None:
     now = len(topic.partitions)
+    if count == now:
+        return None  # the request is already satisfied
     if is_internal(topic.name):
         return internal_refusal(topic.name, "its number of partitions cannot change")
     if count < 1:

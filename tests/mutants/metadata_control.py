@@ -34,6 +34,13 @@ MUTANTS = (
         (f"{REASSIGN_TESTS}::test_a_cancellation_makes_no_unclean_election_even_if_the_topic_permits_it",),
     ),
     Mutant(
+        "an internal topic refuses the number of partitions that it has",
+        "metadata/control/partitions_count.py",
+        "    if count == now:\n        return None  #",
+        "    if count < 0:\n        return None  #",
+        (f"{INTERNAL_TESTS}::test_its_number_of_partitions_does_not_change",),
+    ),
+    Mutant(
         "a feature gets a level that no node can read",
         "metadata/control/features.py",
         "if wanted < lowest:",

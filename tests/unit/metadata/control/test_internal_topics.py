@@ -97,6 +97,8 @@ def test_the_number_of_partitions_of_an_internal_topic_cannot_be_changed(cluster
     assert (more.reply[0].outcome.error, more.records) == (ApiError.POLICY_VIOLATION, ())
     same = add_partitions(cluster.image, [NewPartitions(CONSUMER_OFFSETS, 50)])
     assert (same.reply[0].outcome.ok, same.reply[0].changed) == (True, False)
+    as_few = remove_partitions(cluster.image, CONSUMER_OFFSETS, 50, cluster.new_id)
+    assert (as_few.reply.outcome.ok, as_few.reply.changed, as_few.records) == (True, False, ())
     fewer = remove_partitions(cluster.image, CONSUMER_OFFSETS, 49, cluster.new_id)
     assert (fewer.reply.outcome.error, fewer.records) == (ApiError.POLICY_VIOLATION, ())
 
