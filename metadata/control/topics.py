@@ -374,12 +374,14 @@ def delete_topics(
             seen.add(topic.topic_id)
             records.append(RemoveTopic(topic.topic_id))
             answers.append(DeletedTopic(OK, topic.name, topic.topic_id))
-    if len(records) > RECORDS_PER_BATCH_MAX:
-        text = f"{len(records)} topics: one request can delete at most {RECORDS_PER_BATCH_MAX}"
+    moving = sum(image.reassigning.get(topic_id, 0).bit_count() for topic_id in sorted(seen))
+    further = ended(image, moving)
+    most = RECORDS_PER_BATCH_MAX - len(further)
+    if len(records) > most:
+        text = f"{len(records)} topics: one request can delete at most {most} of these"
         refused = [replace(each, outcome=Outcome(ApiError.POLICY_VIOLATION, text)) for each in answers]
         return Decision(tuple(refused))
-    moving = sum(image.reassigning.get(topic_id, 0).bit_count() for topic_id in sorted(seen))
-    records += ended(image, moving)[: RECORDS_PER_BATCH_MAX - len(records)]
+    records += further
     return Decision(tuple(answers), () if validate_only else tuple(records))
 
 

@@ -34,6 +34,13 @@ MUTANTS = (
         (f"{REASSIGN_TESTS}::test_a_cancellation_makes_no_unclean_election_even_if_the_topic_permits_it",),
     ),
     Mutant(
+        "a full batch of deletions keeps the throttle of the reassignments that it ends",
+        TOPICS,
+        "most = RECORDS_PER_BATCH_MAX - len(further)",
+        "most = RECORDS_PER_BATCH_MAX",
+        (f"{REASSIGN_TESTS}::test_a_full_batch_of_deletions_that_ends_the_last_reassignment_is_refused",),
+    ),
+    Mutant(
         "an internal topic refuses the number of partitions that it has",
         "metadata/control/partitions_count.py",
         "    if count == now:\n        return None  #",

@@ -576,3 +576,23 @@ def test_the_deletion_of_a_topic_ends_its_reassignment() -> None:
     assert case.cluster.image.cluster_config(THROTTLE) == "-1"
     assert case.cluster.image.reassigning_count == 0
     assert case.progress() == 0
+
+
+def test_a_full_batch_of_deletions_that_ends_the_last_reassignment_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batch has no room for the record that removes the throttle, which would slow the next reassignment."""
+    case = Case(1, 2, 3)
+    for name in ("u", "v"):
+        case.cluster.create(name, (1, 2, 3))
+    case.move(4, 2, 3, throttle=7)
+    monkeypatch.setattr("metadata.control.topics.RECORDS_PER_BATCH_MAX", 2)
+    refused = delete_topics(case.cluster.image, ["t", "u"], [])
+    assert {each.outcome.error for each in refused.reply} == {ApiError.POLICY_VIOLATION}
+    assert (refused.reply[0].outcome.message, refused.records) == (
+        "2 topics: one request can delete at most 1 of these",
+        (),
+    )
+    case.cluster.apply(delete_topics(case.cluster.image, ["t"], []).records)
+    assert case.cluster.image.cluster_config(THROTTLE) == "-1"
+    assert len(delete_topics(case.cluster.image, ["u", "v"], []).records) == 2
