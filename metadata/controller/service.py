@@ -57,6 +57,9 @@ PAUSED = Outcome(
     "the controller is paused: no majority of the voters fetches from it; nothing was changed",
     "start the voters that are down, see `kctl quorum status`",
 )
+NO_TURN = Outcome(
+    ApiError.REQUEST_TIMED_OUT, "the controller was busy with earlier requests; nothing was changed", "retry"
+)
 NOTHING_APPLIED = Outcome(
     ApiError.NOT_CONTROLLER,
     "this node has just started and has not applied any metadata yet",
@@ -189,7 +192,11 @@ class ControllerService:
             if header.unconfirmed and method.describe is not None:
                 return await self._unconfirmed(method.describe, request)
             if method.rpc.sender is Sender.CLIENT and self.controller.active:
-                await self._turn()
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await self._turn()
+                except TimeoutError:
+                    return NO_TURN
             remaining_ms = (deadline - loop.time()) * 1000
             if remaining_ms <= 0:
                 return TIMED_OUT if self.controller.active else NOT_CONTROLLER

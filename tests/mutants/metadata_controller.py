@@ -34,6 +34,16 @@ MUTANTS = (
         (f"{VOTER_TESTS}::test_a_leader_that_is_not_active_hands_over",),
     ),
     Mutant(
+        "a request waits for its turn beyond its deadline",
+        SERVICE,
+        "async with asyncio.timeout_at(deadline):\n                        await self._turn()",
+        "async with asyncio.timeout_at(None):\n                        await self._turn()",
+        (
+            "tests/unit/metadata/controller/test_service_load.py"
+            "::test_a_request_that_queues_behind_slow_ones_is_answered_before_its_timeout",
+        ),
+    ),
+    Mutant(
         "a day's deleted topics are forgotten in batches hours apart, more slowly than others are deleted",
         ACTIVE,
         "lambda image, again: forget_topics(image, due)).more:",

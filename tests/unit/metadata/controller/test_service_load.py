@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from metadata.control.topics import create_topics
+from metadata.controller import service
 from metadata.controller.service import IN_PROGRESS_MAX, Load
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -105,5 +108,27 @@ def test_the_time_in_the_queue_counts_against_the_deadline_of_a_request() -> Non
         assert loop.now == begin + 1.9
         assert plane.node.log_end_offset == end, "the request made no change after its deadline"
         await first
+
+    run(test())
+
+
+def test_a_request_that_queues_behind_slow_ones_is_answered_before_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.auto_commit = True
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+
+        def slow(*asked: Any, **options: Any) -> Any:
+            loop.now += 0.01
+            return create_topics(*asked, **options)
+
+        monkeypatch.setattr(service, "create_topics", slow)
+        begin = loop.now
+        earlier = [plane.start(rpcs.CREATE_TOPICS, new_topic(f"t{number}"), 10_000) for number in range(100)]
+        late = await plane.start(rpcs.CREATE_TOPICS, new_topic("late"), 500)
+        assert (late.result.error, late.result.retriable) == ("REQUEST_TIMED_OUT", True)
+        assert loop.now <= begin + 0.5
+        assert {each.result.error for each in await asyncio.gather(*earlier)} == {"NONE"}, "the queue moved on"
 
     run(test())
