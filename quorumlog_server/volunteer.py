@@ -38,6 +38,8 @@ WAIT_FIRST_S = 1.0
 WAIT_MAX_S = 60.0
 """First and longest wait after a refusal."""
 LEAVE_RETRY_S = 0.2
+SAVE_SHARE = 1 / 8
+"""The part of the time to leave that is reserved for storing the outcome."""
 LEAVE_PASSING = frozenset(
     {ApiError.CHANGE_PENDING, ApiError.NOT_COMMITTED_YET, ApiError.NOT_CONTROLLER, ApiError.OVERLOADED, ApiError.PAUSED}
 )
@@ -177,17 +179,19 @@ class Volunteer:
     async def leave(self, timeout_ms: int) -> bool:
         """Ask to be removed from the voters; return whether this node certainly is not a voter now.
 
-        Takes at most `timeout_ms`, and the time to store the standing.  From now on the node does not ask to be added.
+        Takes at most `timeout_ms`, also if the disk hangs.  From now on the node does not ask to be added.
         """
         self._leaving = True
         node, loop = self._node, asyncio.get_running_loop()
-        deadline = loop.time() + timeout_ms / 1000
+        end = loop.time() + timeout_ms / 1000
+        deadline = end - timeout_ms / 1000 * SAVE_SHARE
         joined = await self._joined_meanwhile(timeout_ms)
         was_voter = joined is True or self.is_voter
         if not was_voter and joined is False:
             return True
         had_left = self._standing is Standing.LEAVING  # but may not have fetched the record of its removal yet
-        await self._save(Standing.LEAVING)
+        if not await self._save_until(Standing.LEAVING, deadline):
+            return False
         backoff = Backoff(LEAVE_RETRY_S, WAIT_MAX_S, self._random)
         while True:
             left_ms = max(1, int((deadline - loop.time()) * 1000))
@@ -198,7 +202,7 @@ class Volunteer:
             is_removed = not reply.changed and result.error in (ApiError.NONE, ApiError.VOTER_NOT_FOUND)
             if is_removed and was_voter and not had_left:
                 logger.info("was removed from the voters before it could leave them", node_id=node.node_id)
-                await self._save(Standing.VOTER)
+                await self._save_until(Standing.VOTER, end)
                 return True
             if result.error == ApiError.NONE:
                 logger.info("left the voters", node_id=node.node_id)
@@ -217,8 +221,23 @@ class Volunteer:
         # may ask again after a restart.  A refusal does not show whether an earlier request to leave took effect.
         is_voter = was_voter and not had_left
         if is_voter and result.error not in UNKNOWN_OUTCOMES:
-            await self._save(Standing.VOTER)
+            await self._save_until(Standing.VOTER, end)
         return False
+
+    async def _save_until(self, standing: Standing, end: float) -> bool:
+        """Store the standing durably; return False if the disk needs longer, in which case either standing may remain.
+
+        No other save may follow: the disk may still write this one.
+        """
+        try:
+            async with asyncio.timeout_at(end):
+                await self._save(standing)
+        except TimeoutError:
+            what = "stops before its standing among the voters was stored: the disk hangs"
+            next_step = f"check the disk; kctl remove-voter {self._node.node_id}, if it will not restart"
+            logger.warning(what, node_id=self._node.node_id, standing=standing.value, next=next_step)
+            return False
+        return True
 
     async def _joined_meanwhile(self, timeout_ms: int) -> bool | None:
         """Wait for the answer to the request in progress that asks to add this node, if there is one.

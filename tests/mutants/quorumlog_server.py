@@ -42,6 +42,20 @@ MUTANTS = (
         (f"{VOLUNTEER_TESTS}::test_a_node_that_left_rejoins_although_it_is_a_voter_in_its_snapshot",),
     ),
     Mutant(
+        "a node that leaves waits for a disk that hangs",
+        "quorumlog_server/volunteer.py",
+        "async with asyncio.timeout_at(end):",
+        "async with asyncio.timeout_at(None):",
+        (f"{VOLUNTEER_TESTS}::test_a_hanging_disk_does_not_delay_the_stop_of_a_voter",),
+    ),
+    Mutant(
+        "requests to leave use the time for storing their outcome",
+        "quorumlog_server/volunteer.py",
+        "deadline = end - timeout_ms / 1000 * SAVE_SHARE",
+        "deadline = end",
+        (f"{VOLUNTEER_TESTS}::test_the_outcome_of_a_leave_is_stored_although_its_request_took_until_its_limit",),
+    ),
+    Mutant(
         "a node that leaves twice counts as removed by an operator",
         VOLUNTEER,
         "if is_removed and was_voter and not had_left:",

@@ -540,6 +540,64 @@ def test_an_observer_does_not_leave() -> None:
     run(test())
 
 
+class HangingStanding(MemoryStanding):
+    """The disk hangs at each save of `hangs_at`."""
+
+    hangs_at: Standing | None = None
+
+    async def save(self, standing: Standing) -> None:
+        if standing is self.hangs_at:
+            await asyncio.get_running_loop().create_future()
+        await super().save(standing)
+
+
+@pytest.mark.parametrize(
+    ("hangs_at", "errors", "asked"),
+    [(Standing.LEAVING, [], []), (Standing.VOTER, ["UNSAFE"], ["remove"]), (Standing.VOTER, ["PAUSED"] * 99, None)],
+)
+def test_a_hanging_disk_does_not_delay_the_stop_of_a_voter(
+    hangs_at: Standing, errors: list[str], asked: list[str] | None
+) -> None:
+    async def test() -> None:
+        rig = Rig(1, 2, 3, 4, standing=Standing.VOTER)
+        rig.controller.errors = errors
+        store = HangingStanding()
+        store.standing, store.hangs_at = Standing.VOTER, hangs_at
+        rig.controller.store = store
+        rig.restart()
+        await a_while()
+        begin = asyncio.get_running_loop().time()
+        with capture_logs() as logs:
+            assert not await asyncio.wait_for(rig.volunteer.leave(4000), 60)
+        assert asyncio.get_running_loop().time() <= begin + 4
+        assert asked is None or rig.controller.kinds == asked, "the request needs a durable standing"
+        assert [line["event"] for line in logs if "the disk hangs" in line["event"]]
+        rig.running.cancel()
+
+    run(test())
+
+
+def test_the_outcome_of_a_leave_is_stored_although_its_request_took_until_its_limit() -> None:
+    class SlowStanding(MemoryStanding):
+        async def save(self, standing: Standing) -> None:
+            await asyncio.sleep(0.3)
+            await super().save(standing)
+
+    async def refused_late(rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
+        await asyncio.sleep(timeout_ms / 1000)
+        return pb.ChangeVotersReply(result=pb.Result(error="UNSAFE", message="because"))
+
+    async def test() -> None:
+        store = SlowStanding()
+        volunteer = Volunteer(FakeNode(1, 2, 3, 4), refused_late, store, Random(1))
+        begin = asyncio.get_running_loop().time()
+        assert not await volunteer.leave(4000)
+        assert asyncio.get_running_loop().time() <= begin + 4
+        assert store.standing is Standing.VOTER
+
+    run(test())
+
+
 async def test_the_standing_survives_a_restart(tmp_path: Path) -> None:
     assert await FileStanding(str(tmp_path)).load() is Standing.NEW
     for standing in (Standing.VOTER, Standing.LEAVING):
