@@ -290,7 +290,7 @@ def stored_batch(
     """Return the batch that the store's columns describe.
 
     Raises:
-        MalformedError: the row is damaged.
+        MalformedError: the row is damaged, or a control record was written by a newer version.
     """
     require(kind in (DATA, CONTROL), f"batch at offset {base_offset}: unknown kind {kind}")
     control = None
@@ -300,6 +300,9 @@ def stored_batch(
         control = control_from(message)
     batch = Batch(base_offset, epoch, count, timestamp_ms, content if kind == DATA else b"", control)
     check_batch(batch, kind, content, crc)
+    # Otherwise this version would drop the fields, and send the record with a valid checksum.
+    is_known = batch_content(batch) == (kind, content)
+    require(is_known, f"the control record at offset {base_offset} has fields that this version does not know")
     return batch
 
 

@@ -28,6 +28,13 @@ MUTANTS = (
         (f"{SNAPSHOT_TESTS}::test_a_durable_snapshot_stays_whole_while_another_one_with_its_end_is_taken",),
     ),
     Mutant(
+        "control records with unknown fields are accepted from the store",
+        "quorum/codec.py",
+        "is_known = batch_content(batch) == (kind, content)",
+        "is_known = True",
+        (f"{FORMAT_TESTS}::test_a_control_record_with_an_unknown_field_is_refused_at_the_start",),
+    ),
+    Mutant(
         "commits of the quorum's log are not synced",
         STORE,
         '"synchronous=FULL", "wal_auto',

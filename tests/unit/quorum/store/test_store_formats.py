@@ -83,6 +83,23 @@ async def test_a_directory_of_format_1_is_upgraded_with_all_its_data(tmp_path: P
     assert version_of(folder) == schema.DATABASE_FORMAT == 2
 
 
+async def test_a_control_record_with_an_unknown_field_is_refused_at_the_start(tmp_path: Path) -> None:
+    """This version would drop the field and send the record with a valid checksum, so replicas would differ."""
+    store = make(tmp_path / "q")
+    await store.open(1, CLUSTER)
+    await store.write([StoreWrite(state(7), None, LOG)])
+    await store.close()
+    batch, field_900 = LOG[1], b"\xa0\x38\x07"
+    content = codec.batch_content(batch)[1] + field_900
+    crc = codec.batch_crc(batch, codec.CONTROL, content)
+    connection = sqlite3.connect(tmp_path / "q" / DATABASE)
+    with connection:
+        connection.execute("UPDATE batches SET content = ?, crc = ? WHERE base_offset = 1", (content, crc))
+    connection.close()
+    with pytest.raises(CorruptStoreError, match="at offset 1 has fields that this version does not know"):
+        await make(tmp_path / "q").open(1, CLUSTER)
+
+
 async def test_an_upgraded_store_can_keep_snapshots(tmp_path: Path) -> None:
     store = make(make_format_1(tmp_path / "q"))
     await store.open(1, None)
