@@ -204,8 +204,10 @@ class Snapshotter:
 
     # The start
 
-    async def restore(self, stored: StoredQuorum) -> StoredQuorum:
+    async def restore(self, stored: StoredQuorum, *, read_only: bool = False) -> StoredQuorum:
         """Load the newest intact snapshot, and return `stored` without newer, damaged snapshots.
+
+        read_only: the damaged snapshots keep their names; otherwise they are set aside.
 
         Raises:
             CorruptStoreError: the log starts above 0, and no snapshot is intact.
@@ -221,7 +223,8 @@ class Snapshotter:
                 continue
             self._machine.load_snapshot(state)
             self.restored_end = end.offset
-            await self._set_bad_aside()
+            if not read_only:
+                await self._set_bad_aside()
             return replace(stored, snapshots=ends[:count])
         if stored.log_start > 0:
             raise CorruptStoreError(
@@ -229,7 +232,8 @@ class Snapshotter:
                 f"{', '.join(snapshot_name(end) for end in sorted(self._bad))}",
                 next_step="replace this disk, or restore the directory; nothing was changed",
             )
-        await self._set_bad_aside()
+        if not read_only:
+            await self._set_bad_aside()
         return replace(stored, snapshots=())
 
     async def _set_bad_aside(self) -> None:

@@ -207,10 +207,13 @@ def choose(opened: Sequence[Found]) -> Found:
 
 
 async def image_of(found: Found, sources: Sources) -> tuple[ClusterImage, StoredQuorum]:
-    """Return the image of the whole log, committed or not, and the stored state without damaged snapshots."""
+    """Return the image of the whole log, committed or not, and the stored state without damaged snapshots.
+
+    This changes nothing on the disk.  The node sets damaged snapshots aside when it starts.
+    """
     replay = MetadataReplay()
     snapshots = Snapshotter(found.store, replay, sources, lambda event: None, SnapshotPolicy())
-    stored = await snapshots.restore(found.stored)
+    stored = await snapshots.restore(found.stored, read_only=True)
     offset = snapshots.restored_end
     while offset < stored.log_end:
         batches = await found.store.read(offset, stored.log_end, READ_BYTES)

@@ -42,6 +42,13 @@ MUTANTS = (
         (f"{VOLUNTEER_TESTS}::test_a_node_that_left_rejoins_although_it_is_a_voter_in_its_snapshot",),
     ),
     Mutant(
+        "recover sets snapshots aside before it is confirmed",
+        "quorumlog_server/recover.py",
+        "restore(found.stored, read_only=True)",
+        "restore(found.stored)",
+        ("tests/unit/quorumlog_server/test_recover.py::test_a_refused_confirmation_leaves_damaged_snapshots_in_place",),
+    ),
+    Mutant(
         "a node that leaves waits for a disk that hangs",
         "quorumlog_server/volunteer.py",
         "async with asyncio.timeout_at(end):",

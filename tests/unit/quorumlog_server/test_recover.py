@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from quorum.core.types import StoredQuorum
+from quorum.core.types import LogEnd, StoredQuorum
 from quorum.ports import StoreWrite
+from quorum.snapshot_file import snapshot_name
 from quorumlog_server.control_plane import QUORUM_FOLDER
 from quorumlog_server.quorum_node import run
 from quorumlog_server.recover import Found, Plan, choose
-from tests.contract.samples import founding, leader_change, state
+from tests.contract.samples import founding, leader_change, snapshot_bytes, state
 from tests.unit.quorum.store.test_sqlite_store import make
 
 
@@ -60,6 +61,29 @@ def test_an_interrupt_at_the_confirmation_changes_nothing(
     assert run(["recover", "--data-dir", str(folder)], {}) == 1
     assert capsys.readouterr().out.endswith("nothing was changed\n")
     assert end_of(folder) == 2
+
+
+def test_a_refused_confirmation_leaves_damaged_snapshots_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, end = used(tmp_path / "1"), LogEnd(1, 2)
+
+    async def take_snapshot() -> None:
+        store = make(folder / QUORUM_FOLDER)
+        await store.open(1, None)
+        await store.begin_snapshot(end, resume=False)
+        await store.extend_snapshot(end, 0, snapshot_bytes(2, b"no image"))
+        await store.finish_snapshot(end)
+        await store.close()
+
+    asyncio.run(take_snapshot())
+    names = sorted(os.listdir(folder / QUORUM_FOLDER))
+    assert snapshot_name(end) in names
+    monkeypatch.setattr("builtins.input", lambda prompt: "no")
+    run(["recover", "--data-dir", str(folder)], {})
+    assert capsys.readouterr().out.endswith("nothing was changed\n")
+    assert sorted(os.listdir(folder / QUORUM_FOLDER)) == names
+    assert run(["recover", "--data-dir", str(folder), "--yes"], {}) == 0
 
 
 @pytest.mark.usefixtures("interrupts")
