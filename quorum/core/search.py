@@ -48,7 +48,8 @@ class LeaderSearch:
             state.seek.due_ms = None
             return
         to = peers[self._timeouts.draw(len(peers))]
-        epoch = 0 if isinstance(state.role, Leader) else state.epoch_to_report or state.epoch
+        reported = state.epoch if state.epoch_to_report is None else state.epoch_to_report
+        epoch = 0 if isinstance(state.role, Leader) else reported
         state.ask(state.seek, Purpose.SEEK, to, DescribeQuorum(state.sender, state.config.address, epoch), now_ms)
 
     def _peers_of_paused(self, leader: Leader) -> list[Peer]:

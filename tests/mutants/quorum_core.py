@@ -27,6 +27,16 @@ ALL = ("tests/unit/quorum/core", "tests/scenarios")
 
 MUTANTS = (
     Mutant(
+        "the first epoch of a quorum leaves the node before it is durable",
+        SEARCH,
+        "state.epoch if state.epoch_to_report is None else state.epoch_to_report",
+        "state.epoch_to_report or state.epoch",
+        (
+            "tests/unit/quorum/core/test_leading.py"
+            "::test_the_first_epoch_of_a_quorum_does_not_leave_the_node_before_it_is_durable",
+        ),
+    ),
+    Mutant(
         "a pre-vote is granted after a single failed fetch",
         ELECTION,
         "granted = follower.leader_ended or not follower.heard",

@@ -118,6 +118,22 @@ def test_a_fetch_whose_last_epoch_is_missing_in_the_leaders_log_diverges() -> No
     assert reply.diverging == LogEnd(1, 4)
 
 
+def test_the_first_epoch_of_a_quorum_does_not_leave_the_node_before_it_is_durable() -> None:
+    """The epoch before it is 0, which is an epoch like any other."""
+    bench = Bench()
+    assert bench.core.epoch == 0
+    while bench.core.epoch == 0:
+        bench.slow_disk = True
+        bench.until(bench.core.deadline_ms)
+        for ask in bench.take(Vote):
+            bench.do(ReplyReceived(ask.call, VoteReply(ErrorCode.NONE, KNOWN, True)))
+    bench.take(DescribeQuorum)
+    for _ in range(20):
+        bench.until(bench.now_ms + 500)
+    questions = [ask.request for ask in bench.take(DescribeQuorum)]
+    assert {ask.epoch for ask in questions if isinstance(ask, DescribeQuorum)} == {0}
+
+
 def test_a_sole_voter_leads_only_after_its_own_vote_is_durable() -> None:
     """The completion of an older write does not make the vote durable."""
     bench = leading(1)
