@@ -52,7 +52,10 @@ class Membership:
         leader = self._state.role
         assert isinstance(leader, Leader)
         if leader.change is not None:
-            overridden = Verdict(VoterChangeError.OUTCOME_UNKNOWN, "another target was set before this one was reached")
+            message = "another target was set before this one was reached"
+            if isinstance(event.change, CancelTarget):
+                message = "the target was cancelled before it was reached"
+            overridden = Verdict(VoterChangeError.OUTCOME_UNKNOWN, message)
             self._end_change(leader, leader.change, overridden, now_ms)
         deadline = now_ms + max(event.timeout_ms, 1)
         leader.change = PendingChange(event.call, event.change, event.dry_run, deadline)
@@ -238,6 +241,8 @@ class Membership:
                 return self._append_control(leader, TargetVoters(None), now_ms)
         else:
             change = self._moved_voter(leader, now_ms)
+            if change is None:  # a voter whose update was refused has its former address again, or is not live
+                leader.step_failures, leader.step_due_ms, leader.target_problem = 0, None, None
         if change is not None:
             leader.step = PendingChange(None, change, False, now_ms + state.config.step_timeout_ms)
             self._advance_change(leader, leader.step, now_ms)

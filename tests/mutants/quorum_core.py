@@ -37,6 +37,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "the problem of a new address stays when the address is not needed any more",
+        MEMBERSHIP,
+        "if change is None:  # a voter whose",
+        "if change is None and False:  # a voter whose",
+        (
+            "tests/unit/quorum/core/test_leading.py"
+            "::test_the_problem_of_a_voters_new_address_ends_when_the_voter_advertises_its_known_address_again",
+        ),
+    ),
+    Mutant(
         "a pre-vote is granted after a single failed fetch",
         ELECTION,
         "granted = follower.leader_ended or not follower.heard",

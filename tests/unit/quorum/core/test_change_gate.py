@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from quorum.core.change_gate import PROBES_MAX
 from quorum.core.events import (
     AddVoter,
+    CancelTarget,
     ChangeVoters,
     Effect,
     RemoveVoter,
@@ -215,6 +216,24 @@ def test_a_disk_is_replaced_only_if_the_remaining_voter_fetches_again(confirmed:
         (result,) = wait(bench, 2000, 3)
         assert (result.error, result.changed) == (VoterChangeError.NO_MAJORITY, False)
         assert bench.core.log.end == end
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (CancelTarget(), "the target was cancelled before it was reached"),
+        (SetTarget(((1, "n1:1"), (2, "n2:1"))), "another target was set before this one was reached"),
+    ],
+)
+def test_a_replacement_that_ends_early_reports_why(change: VoterChange, reason: str) -> None:
+    bench = old_contact(3, 3)
+    ask(bench, AddVoter(3, "n3:1", UUID(int=33 << 120 | 1), replace=True))
+    introduce(bench, 3, disk=33)
+    bench.fetch(3, bench.core.log.end, sender=sender(3, disk=33), round=current_round(bench))
+    fetch(bench, 2)
+    assert bench.core.history.target is not None
+    (result,) = results(bench.do(ChangeVoters(2, change, False, 10_000)))
+    assert (result.error, result.message) == (VoterChangeError.OUTCOME_UNKNOWN, reason)
 
 
 def test_a_removal_that_waited_for_another_change_needs_new_confirmations() -> None:

@@ -417,6 +417,22 @@ def test_the_end_of_the_last_leadership_is_described(said: str | None, reason: s
     assert farewell.request.reason == "test"
 
 
+def test_the_problem_of_a_voters_new_address_ends_when_the_voter_advertises_its_known_address_again() -> None:
+    bench = leading()
+    bench.fetch(2, 2)
+    bench.fetch(2, 2, address="elsewhere:1")
+    for _ in range(PROBES_MAX):
+        for ask in bench.take(Introduce):
+            bench.do(RequestFailed(ask.call, "nobody there"))
+        bench.until(bench.now_ms + 500)
+        bench.fetch(2, 2, address="elsewhere:1")
+    assert bench.core.target_problem == "no node answers at elsewhere:1"
+    for _ in range(30):
+        bench.fetch(2, 2)
+        bench.until(bench.now_ms + 500)
+    assert bench.core.target_problem is None
+
+
 def test_a_leader_describes_the_step_and_the_problem_of_a_target() -> None:
     bench = leading()
     bench.fetch(2, 2)
