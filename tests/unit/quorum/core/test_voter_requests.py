@@ -115,7 +115,6 @@ def captured(bench: Bench) -> list[Request]:
 
 def test_replayed_requests_of_an_older_epoch_are_fenced() -> None:
     bench = leading()
-    bench.vote(2, epoch=1)
     bench.follow(2, epoch=4)
     before = (bench.core.election, bench.core.log.end, bench.core.high_watermark, bench.core.role)
     for request in captured(bench):
