@@ -370,12 +370,10 @@ def _shut_down(
     if broker.fenced:
         return Decision(_answer(image, broker, request, should_shutdown=True))
     changes = departures(image, broker.broker_id, Reason.CONTROLLED_SHUTDOWN)
-    if not broker.in_controlled_shutdown:
+    if changes or not broker.in_controlled_shutdown:
+        # Written again with later changes: it is their cause, and the others must have applied it, too.
         head = BrokerChange(broker.broker_id, broker.epoch, in_controlled_shutdown=True)
         return Decision(_answer(image, broker, request), batch_with_head(head, changes)[0], more=True)
-    if changes:
-        moved = tuple(changes[:RECORDS_PER_BATCH_MAX])
-        return Decision(_answer(image, broker, request), moved, more=True)
     if image.leader_count(broker.broker_id) == 0 and others_applied > broker.last_offset:
         gone = BrokerChange(broker.broker_id, broker.epoch, fenced=True)
         return Decision(_answer(image, broker, request), (gone,), more=True)

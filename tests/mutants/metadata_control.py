@@ -48,6 +48,20 @@ MUTANTS = (
         (f"{INTERNAL_TESTS}::test_its_number_of_partitions_does_not_change",),
     ),
     Mutant(
+        "leaderships that are moved late in a controlled shutdown have no head",
+        BROKERS,
+        "return Decision(_answer(image, broker, request), batch_with_head(head, changes)[0], more=True)\n"
+        "    if image.leader_count",
+        "head_due = not broker.in_controlled_shutdown\n"
+        "        batch = batch_with_head(head, changes)[0] if head_due else tuple(changes)\n"
+        "        return Decision(_answer(image, broker, request), batch, more=True)\n"
+        "    if image.leader_count",
+        (
+            f"{BROKER_TESTS}"
+            "::test_a_leadership_that_is_moved_late_in_a_controlled_shutdown_has_a_cause_and_delays_the_stop",
+        ),
+    ),
+    Mutant(
         "a feature gets a level that no node can read",
         "metadata/control/features.py",
         "if wanted < lowest:",

@@ -496,6 +496,24 @@ def test_a_controlled_shutdown_moves_leaders_leaves_isrs_and_waits_for_the_other
     check_invariants(cluster.image)
 
 
+def test_a_leadership_that_is_moved_late_in_a_controlled_shutdown_has_a_cause_and_delays_the_stop(
+    cluster: Cluster,
+) -> None:
+    """Otherwise brokers that still send clients to this broker would not know the new leader when it stops."""
+    topic = cluster.create("t", (1, 2))
+    assert not cluster.beat(1, want_shutdown=True, others_applied=0).should_shutdown
+    cluster.apply([PartitionChange(topic, 0, Reason.UNCLEAN_ELECTION, -1, 0, leader=1, isr=(1, 2))])
+    before = cluster.image.end_offset
+    answer = cluster.beat(1, want_shutdown=True, others_applied=before)
+    assert (answer.should_shutdown, answer.leaders_left) == (False, 0)
+    assert isinstance(cluster.log[before], BrokerChange)
+    moved = cluster.log[before + 1]
+    assert isinstance(moved, PartitionChange)
+    assert (moved.reason, moved.leader, moved.cause_offset) == (Reason.CONTROLLED_SHUTDOWN, 2, before)
+    assert cluster.beat(1, want_shutdown=True, others_applied=cluster.image.end_offset).should_shutdown
+    check_invariants(cluster.image)
+
+
 def test_the_last_broker_may_shut_down_at_once() -> None:
     cluster = Cluster()
     cluster.start(1)
