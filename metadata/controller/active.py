@@ -408,6 +408,8 @@ class ActiveController:
             first = self._step(leadership, decide, False)
         except (NotLeaderError, CannotAppendNowError):
             return NOT_CONTROLLER
+        except BatchTooLargeError:
+            return TOO_LARGE
         if not first.records and first.reply.outcome.ok and not first.reply.should_shutdown:
             committed = self._replay.image.brokers.get(request.broker_id)
             known = committed is not None and committed.epoch == request.broker_epoch

@@ -79,6 +79,13 @@ MUTANTS = (
         (f"{ADMIN_TESTS}::test_other_tasks_run_while_the_configs_of_many_resources_are_described",),
     ),
     Mutant(
+        "a heartbeat whose batch has too many bytes fails",
+        ACTIVE,
+        "        except BatchTooLargeError:\n            return TOO_LARGE\n        if not first",
+        "        if not first",
+        (f"{ACTIVE_TESTS}::test_a_heartbeat_whose_batch_has_too_many_bytes_is_refused",),
+    ),
+    Mutant(
         "names of topics are sorted in one turn of the loop",
         DESCRIBE,
         "    for name in await turn.sorted(set(names) if names else image.topic_ids, key=str):\n        topic_id =",

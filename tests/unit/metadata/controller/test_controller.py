@@ -696,6 +696,18 @@ def test_k21_a_batch_of_too_many_bytes_is_refused_before_it_is_appended(monkeypa
     run(test())
 
 
+def test_a_heartbeat_whose_batch_has_too_many_bytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        plane = await started(1)
+        end = plane.node.log_end_offset
+        monkeypatch.setattr("metadata.controller.active.BATCH_MAX_BYTES", 1)
+        reply = await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_fence=True))
+        assert reply.result.error == "POLICY_VIOLATION"
+        assert (plane.node.log_end_offset, plane.controller.active) == (end, True)
+
+    run(test())
+
+
 def test_the_refusal_of_a_too_large_second_batch_reports_that_the_first_was_appended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
