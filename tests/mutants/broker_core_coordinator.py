@@ -709,4 +709,11 @@ MUTANTS = (
             "tests/unit/broker/core/coordinator/test_transaction_outcomes.py::test_a_transaction_before_the_current_one_is_reported_as_aborted",
         ),
     ),
+    Mutant(
+        "a later coordinator loses pending offsets",
+        MACHINE,
+        "            replay_each(self.replay, records, producer)\n",
+        "            pass\n",
+        (f"{TRANSACTIONAL}::test_a_later_coordinator_continues_with_pending_offsets",),
+    ),
 )

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from broker.core.coordinator import group_requests as g
-from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.machine import TransactionEnd
 from tests.unit.broker.core.coordinator.driver import DELAY_MS, GROUP, LIMITS, Coordinator, Member
 from tests.unit.broker.core.coordinator.test_group_offsets import coordinator, member
@@ -88,12 +87,11 @@ def test_pending_offsets_are_logged_with_their_producer_and_end_with_a_marker(co
 @pytest.mark.parametrize("is_commit", [True, False])
 def test_a_later_coordinator_continues_with_pending_offsets(coordinator: Coordinator, is_commit: bool) -> None:
     commit(coordinator, 5)
-    coordinator.reload()
-    assert isinstance(coordinator.machine, GroupMachine)
-    assert fetched(coordinator, stable=True)[1] == "UNSTABLE_OFFSET_COMMIT"
-    end(coordinator, is_commit=is_commit)
-    coordinator.reload()
-    assert fetched(coordinator, stable=True) == (5 if is_commit else g.NO_OFFSET, "NONE")
+    second = coordinator.reload()
+    assert fetched(second, stable=True)[1] == "UNSTABLE_OFFSET_COMMIT"
+    end(second, is_commit=is_commit)
+    third = second.reload()
+    assert fetched(third, stable=True) == (5 if is_commit else g.NO_OFFSET, "NONE")
 
 
 def test_a_transactional_commit_with_a_generation_but_no_member_id_is_refused(member: Member) -> None:
