@@ -716,4 +716,11 @@ MUTANTS = (
         "            pass\n",
         (f"{TRANSACTIONAL}::test_a_later_coordinator_continues_with_pending_offsets",),
     ),
+    Mutant(
+        "a coordinator reports the current time as that of its load",
+        MACHINE,
+        "Times(self._loaded_wall_ms, wall_ms)",
+        "Times(wall_ms, wall_ms)",
+        (f"{EXPLANATION_TESTS}::test_a_new_coordinator_reports_the_time_of_its_load_and_no_earlier_rebalances",),
+    ),
 )

@@ -100,9 +100,10 @@ class Coordinator:
         seed: int = 7,
         cluster: Cluster | None = None,
         configs: g.GroupConfigs = NO_CONFIGS,
+        wall_ms: int = WALL_MS,
     ) -> None:
         self.now_ms = 5_000
-        self.wall_ms = WALL_MS
+        self.wall_ms = wall_ms
         self.jump_ms = 0
         """The error of the wall clock, which expiry does not follow."""
         self.log: list[Record] = list(records)
@@ -168,9 +169,7 @@ class Coordinator:
 
     def reload(self, limits: g.GroupLimits = LIMITS) -> Coordinator:
         """Return the coordinator that takes over after a failure of this one."""
-        after = Coordinator(limits, self.log, seed=8, cluster=self.cluster)
-        after.wall_ms = self.wall_ms
-        return after
+        return Coordinator(limits, self.log, seed=8, cluster=self.cluster, wall_ms=self.wall_ms)
 
     # -- requests of administrators
 
