@@ -322,4 +322,11 @@ MUTANTS = (
             "tests/unit/broker/core/test_transactions.py::test_a_late_copy_of_a_marker_does_not_end_the_next_transaction",
         ),
     ),
+    Mutant(
+        "a follower that has not fetched yet leaves the ISR of a new leader",
+        PARTITION,
+        "most >= 0 and UNKNOWN_END < end < self.log_end",
+        "most >= 0 and end < self.log_end",
+        (f"{PARTITION_ISR_TESTS}::test_a_follower_that_lags_by_too_many_bytes_leaves_the_isr_at_once",),
+    ),
 )

@@ -262,8 +262,8 @@ def test_a_follower_that_lags_by_too_many_bytes_leaves_the_isr_at_once(limit: in
     leader = Leader()
     leader.state._size_from = lambda offset: 10 * (leader.state.log_end - offset)
     leader.state.limits = leader.state.limits._replace(lag_max_bytes=limit)
-    assert leader.state.wanted_isr(leader.now_ms) == (1, 2, 3)  # no follower has fetched yet: each gets its full time
     leader.write(10)
+    assert leader.state.wanted_isr(leader.now_ms) == (1, 2, 3)  # no follower has fetched yet: each gets its full time
     leader.fetch(2, 10)
     leader.fetch(3, 6)
     assert leader.state.wanted_isr(leader.now_ms) == isr
