@@ -455,4 +455,11 @@ MUTANTS = (
             "::test_the_cause_of_a_removal_is_the_reason_given_for_the_first_member_that_left",
         ),
     ),
+    Mutant(
+        "a group uses an assignor that only a minority of its members names",
+        f"{FOLDER}/changes.py",
+        "max(known, key=lambda name: (votes[name], -known.index(name)))",
+        "max(known, key=lambda name: (votes[name] > 0, -known.index(name)))",
+        (f"{GROUPS}::test_a_group_uses_the_assignor_that_most_of_its_members_name",),
+    ),
 )

@@ -114,6 +114,24 @@ def test_a_group_uses_the_assignor_that_all_its_members_name() -> None:
     ]
 
 
+def test_a_group_uses_the_assignor_that_most_of_its_members_name() -> None:
+    home = coordinator(sales=2, other=2)
+    both = ("sales", "other")
+    used = []
+    clients = []
+    for number, assignor in enumerate(("uniform", "range", "range", None), 1):  # among equals: the first in the config
+        clients.append(ConsumerClient(home, f"m{number}", both, assignor=assignor))
+        assert clients[-1].join() == "NONE"
+        go_on(*clients)
+        used.append(described(home).assignor)
+    assert used == ["uniform", "uniform", "range", "range"]
+    assert [len(client.has) for client in clients] == [2, 2, 0, 0]
+    clients[2].leave()
+    go_on(*clients[:2], clients[3])
+    assert described(home).assignor == "uniform"
+    assert sorted(len(client.has) for client in (*clients[:2], clients[3])) == [1, 1, 2]
+
+
 def test_a_member_without_topics_gets_no_partitions() -> None:
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1", ())
