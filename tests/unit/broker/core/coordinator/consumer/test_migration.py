@@ -584,4 +584,5 @@ def test_a_rolling_upgrade_distributes_all_partitions_over_the_new_members() -> 
     olds[1].leave()
     go_on(*news)
     assert [len(new.has) for new in news] == [2, 2]
+    assert news[0].has | news[1].has == sales(0, 1, 2, 3)
     assert described(home).state == "Stable"
