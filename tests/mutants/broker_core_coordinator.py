@@ -723,4 +723,12 @@ MUTANTS = (
         "Times(wall_ms, wall_ms)",
         (f"{EXPLANATION_TESTS}::test_a_new_coordinator_reports_the_time_of_its_load_and_no_earlier_rebalances",),
     ),
+    Mutant(
+        "a heartbeat before the assignments does not renew the session",
+        MEMBERSHIP,
+        "        group.renew(group.members[request.member_id], turn.now_ms)\n        if group",
+        "        if group.state is GroupState.STABLE:\n"
+        "            group.renew(group.members[request.member_id], turn.now_ms)\n        if group",
+        (f"{REBALANCE_TESTS}::test_heartbeats_before_the_assignments_renew_the_session",),
+    ),
 )

@@ -388,8 +388,8 @@ def test_heartbeats_before_the_assignments_renew_the_session(coordinator: Coordi
     follower.take_join(calls[1])
     for _ in range(3):
         coordinator.pass_time(SESSION_MS - 1)
-        if coordinator.state() == "CompletingRebalance":
-            assert {leader.heartbeat(), follower.heartbeat()} == {"NONE"}
+        assert coordinator.state() == "CompletingRebalance"
+        assert {leader.heartbeat(), follower.heartbeat()} == {"NONE"}
 
 
 def test_members_that_never_send_sync_are_removed(coordinator: Coordinator) -> None:
