@@ -630,4 +630,11 @@ MUTANTS = (
         "                pass\n",
         (f"{ROLE_TESTS}::test_a_stop_sets_the_folders_of_removed_replicas_aside",),
     ),
+    Mutant(
+        "an error that was sent before hides a new error of another partition",
+        FETCH,
+        "has_other_news = has_other_news or verdict != entry.sent_code",
+        "has_other_news = verdict != entry.sent_code",
+        (f"{CONSUMER_SESSION_TESTS}::test_a_new_error_answers_a_parked_fetch_beside_an_error_that_was_sent",),
+    ),
 )

@@ -262,6 +262,24 @@ async def test_a_fetch_is_answered_once_its_partitions_have_enough_bytes(rig: Ri
     assert [len(each.records) for each in reply.results if len(each.records)] == [2 * size]
 
 
+async def test_a_new_error_answers_a_parked_fetch_beside_an_error_that_was_sent(rig: Rig) -> None:
+    """The session looks at partition 0 first, because it has records that the consumer has not consumed."""
+    await rig.create((1,), (1,))
+    await write(rig, 0, b"a")
+    consumer = SessionConsumer(rig, by_id=True)
+    consumer.positions = {0: 0, 1: 99}
+    await consumer.fetch()
+    assert consumer.state[1].error_code == KafkaCode.OFFSET_OUT_OF_RANGE
+    waiting = asyncio.create_task(rig.replicas.fetch(consumer.next_plan(max_wait_ms=30_000, min_bytes=300)))
+    await settle()
+    assert not waiting.done(), "the error of partition 1 was sent before"
+    await rig.change(leader=2)
+    await settle()
+    assert waiting.done()
+    consumer.take(waiting.result())
+    assert consumer.state[0].error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
+
+
 async def test_min_bytes_counts_only_the_bytes_that_the_consumer_accepts_from_a_partition(rig: Rig) -> None:
     await rig.create((1,))
     consumer = SessionConsumer(rig, by_id=True)
