@@ -809,4 +809,11 @@ MUTANTS = (
         "",
         (f"{UNIT}/test_compaction.py::test_compacted_segments_leave_no_appends_in_memory",),
     ),
+    Mutant(
+        "a state lowers a start that the facts hold already",
+        MARKS,
+        "return min(self.start_offset, max(self.durable_offset, self.durable_start_offset))",
+        "return min(self.start_offset, self.durable_offset)",
+        (f"{UNIT}/test_checkpoints.py::test_a_start_within_a_batch_that_recovery_has_just_read_is_kept",),
+    ),
 )

@@ -41,6 +41,20 @@ async def test_an_advanced_log_start_offset_survives_a_restart(rig: Rig) -> None
     assert rig.log.read(20, 1, rig.log.end_offset)
 
 
+async def test_a_start_within_a_batch_that_recovery_has_just_read_is_kept(rig: Rig) -> None:
+    """Recovery begins at this batch, so nothing after the beginning of the batch counts as durable before a flush."""
+    log = rig.create()
+    append(log, [b"a", b"b", b"c"])
+    await rig.logs.flush_all([log])
+    log.advance_high_watermark(2)
+    log.advance_start_offset(2)
+    await rig.logs.checkpoint([log])
+    await rig.restart(clean=False)
+    marks = rig.log.marks
+    assert (marks.durable_offset, marks.durable_start_offset) == (0, 2)
+    assert rig.log.upkeep.take_state().start_offset == 2
+
+
 @pytest.mark.parametrize("step", ["prepare_checkpoint", "remove_below_start"])
 async def test_a_checkpoint_that_fails_takes_the_directory_offline(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, step: str
