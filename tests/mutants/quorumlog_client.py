@@ -777,4 +777,11 @@ MUTANTS = (
         "                    if new is not None and new.epoch < old.epoch:",
         (f"{CLUSTER_TESTS}::test_metadata_of_a_lagging_broker_does_not_reduce_the_partition_count",),
     ),
+    Mutant(
+        "a consumer drops fetched records when they are deleted from the log",
+        STARTING,
+        "                if position.fetch_offset > end:",
+        "                if True:",
+        (f"{STARTING_TESTS}::test_only_a_truncation_drops_the_records_that_the_user_has_not_got_yet",),
+    ),
 )
