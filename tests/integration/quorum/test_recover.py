@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
@@ -13,6 +15,7 @@ import pytest
 from metadata.codec import decode, encode
 from metadata.image import ClusterImage
 from metadata.records import NO_LEADER, Partition, Record, Replica, Topic
+from quorum.store.directory import DATABASE
 from quorumlog.errors import ConfigError
 from quorumlog.runtime.addresses import Address, InitialVoter
 from quorumlog.runtime.config import NodeConfig
@@ -45,6 +48,18 @@ async def three_nodes(folder: Path) -> list[NodeConfig]:
 
 def recovered(folder: Path, *more: str) -> int:
     return run(["recover", "--data-dir", str(folder), *more], {})
+
+
+def contents(folder: Path) -> dict[str, bytes | list[str]]:
+    """Return all files of a stopped node by their paths; of the database its rows, without the count of its starts."""
+
+    def content(path: Path) -> bytes | list[str]:
+        if path.name != DATABASE:
+            return path.read_bytes()
+        with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as database:
+            return [line for line in database.iterdump() if not line.startswith('INSERT INTO "starts"')]
+
+    return {str(path.relative_to(folder)): content(path) for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def cut_off(directory: str, identity: object) -> None:
@@ -91,9 +106,14 @@ async def test_the_disk_with_the_longest_log_is_chosen_for_recovery(
         await ready(one, two)
         await register(one, 12)
         await same(one, two)
+    before = await asyncio.to_thread(contents, tmp_path / "3")
     status = await asyncio.to_thread(recovered, tmp_path / "3", "--data-dir", str(tmp_path / "1"), "--yes")
     assert status == 0
     assert f"chosen: {tmp_path / '1' / 'quorum'}" in capsys.readouterr().out
+    assert await asyncio.to_thread(contents, tmp_path / "3") == before, "the other directories are unchanged"
+    async with plane(configs[0]) as one:
+        await ready(one)
+        assert await brokers(one) == [11, 12]
 
 
 async def test_a_recovery_interrupted_between_its_writes_is_repeated(
