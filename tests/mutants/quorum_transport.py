@@ -86,4 +86,11 @@ MUTANTS = (
             "::test_a_node_that_stops_does_not_cancel_a_reply_that_is_being_written",
         ),
     ),
+    Mutant(
+        "a reset keeps the connections, and names are not resolved again",
+        TRANSPORT,
+        "channels, self._channels = self._channels, OrderedDict()",
+        "channels = OrderedDict[str, _Channel]()",
+        ("tests/integration/quorum/test_known_failures.py::test_k39_after_a_reset_a_name_is_resolved_again_at_once",),
+    ),
 )
