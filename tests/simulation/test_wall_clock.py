@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -112,20 +111,29 @@ def test_a_wall_clock_that_jumps_ahead_deletes_no_metadata_history(
 
 
 def test_some_jumps_concern_the_clocks_of_all_nodes_and_some_the_clock_of_one_node() -> None:
-    def offsets(number: int) -> tuple[float, set[float]]:
-        world = ClusterWorld(draw(0))
-        faults = ClusterFaults(world, Releases(world, ()))
-        jump = faults._jump(Fault(number, "jump", 0.0, 1.0, (), 30.0))
-        asyncio.run(_until_it_waits(jump))
-        return world.wall_offset_s, {host.wall_offset_s for host in world.hosts.values()}
-
-    found = [offsets(number) for number in range(8)]
-    assert (30.0, {0.0}) in found
-    assert (0.0, {0.0, 30.0}) in found
+    found = [asyncio.run(_jump(number)) for number in range(8)]
+    assert {one.during for one in found} == {(30.0, (0.0,)), (0.0, (0.0, 30.0))}
+    assert {one.after for one in found} == {(0.0, (0.0,))}, "each jump ends"
 
 
-async def _until_it_waits(work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.ensure_future(work)
+class _Jump(NamedTuple):
+    """The offset of all wall clocks, and the different offsets of single hosts, during a jump and after it."""
+
+    during: tuple[float, tuple[float, ...]]
+    after: tuple[float, tuple[float, ...]]
+
+
+async def _jump(number: int) -> _Jump:
+    world = ClusterWorld(draw(0))
+    faults = ClusterFaults(world, Releases(world, ()))
+
+    def offsets() -> tuple[float, tuple[float, ...]]:
+        return world.wall_offset_s, tuple(sorted({host.wall_offset_s for host in world.hosts.values()}))
+
+    jump = asyncio.ensure_future(faults._jump(Fault(number, "jump", 0.0, 60.0, (), 30.0)))
     await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait({task})
+    during = offsets()
+    faults._stop.set()
+    async with asyncio.timeout(10):
+        await jump
+    return _Jump(during, offsets())
