@@ -637,4 +637,11 @@ MUTANTS = (
         "has_other_news = verdict != entry.sent_code",
         (f"{CONSUMER_SESSION_TESTS}::test_a_new_error_answers_a_parked_fetch_beside_an_error_that_was_sent",),
     ),
+    Mutant(
+        "a follower without a session fetches without a pause",
+        FETCHER,
+        "wait_ms = 0 if request.is_full and not self._refused_session else",
+        "wait_ms = 0 if request.is_full else",
+        ("tests/integration/broker/test_fetching.py::test_followers_copy_without_a_free_session",),
+    ),
 )

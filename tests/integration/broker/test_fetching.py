@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -254,14 +255,28 @@ async def test_a_fetch_from_a_diverging_position_is_answered_with_the_diverging_
     assert result.records == b""
 
 
-async def test_followers_copy_without_a_free_session(tmp_path: Path) -> None:
-    async with Cluster(tmp_path, count=2, limits=ReplicaLimits(sessions=0)) as cluster:
+async def test_followers_copy_without_a_free_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fetch is a full one, and still waits for news: a follower without news sends no fetch before its time."""
+    limits = ReplicaLimits(sessions=0, fetcher_wait_ms=200)
+    async with Cluster(tmp_path, count=2, limits=limits) as cluster:
         topic_id = cluster.controller.create("t", (1, 2), min_insync_replicas="2")
         await cluster.until(lambda: cluster[1].table.find(topic_id, 0) is not None, "hosted")
         for number in range(5):
             assert await write(cluster[1], 0, b"x") == number
         assert len(cluster[1].replicas.fetches.sessions) == 0
-        await cluster.until(lambda: cluster[1].replicas.fetches.parked == 1, "it waits without a busy loop")
+        loop = asyncio.get_running_loop()
+        fetches = cluster[1].replicas.fetches
+        served = fetches.fetch
+        times: list[float] = []
+
+        async def counted(plan: FetchPlan) -> FetchReply:
+            times.append(loop.time())
+            return await served(plan)
+
+        monkeypatch.setattr(fetches, "fetch", counted)
+        await cluster.until(lambda: len(times) >= 4, "the follower fetches")
+        gaps = [later - earlier for earlier, later in pairwise(times)]
+        assert min(gaps) >= limits.fetcher_wait_ms / 1000, gaps
 
 
 async def test_writes_that_cannot_be_parked_are_refused_before_they_are_appended(tmp_path: Path) -> None:
