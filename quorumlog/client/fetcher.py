@@ -146,7 +146,9 @@ class Fetcher:
         for address, positions in by_leader.items():
             if address not in self._in_flight:
                 wait_ms = min(limits.wait_ms, BUSY_WAIT_MS) if address in is_full else limits.wait_ms
-                positions.sort(key=lambda position: position.served)
+                # A broker fills its answer in the order of the request, so the least recently served partitions come
+                # first, whatever their topic is.  A request may name a topic several times.
+                positions.sort(key=lambda position: (position.served, position.partition.topic))
                 self._start(address, self._fetch(address, positions, wait_ms))
         if unknown and self._look_up is None:
             self._look_up = asyncio.ensure_future(self._find_leaders(unknown))
@@ -190,7 +192,6 @@ class Fetcher:
             fetch.PartitionToFetch(*position.partition, position.fetch_offset, self._limits.partition_size_max)
             for position in positions
         ]
-        asked.sort(key=lambda each: each.topic or "")  # stable: keeps the order by `served` in a topic
         for position in positions:
             position.is_in_flight = True
         connection: KafkaConnection | None = None
@@ -208,11 +209,13 @@ class Fetcher:
         finally:
             for position in positions:
                 position.is_in_flight = False
+        self._answers += 1
+        number = self._answers
         for result in reply.partitions:
             key = TopicPartition(result.topic or "", result.index)
             position, version = sent.pop(key)
             if self._positions.get(key) is position and position.version == version:
-                await self._take(position, connection, result)
+                await self._take(position, connection, result, number)
         for position, _ in sent.values():
             message = f"{position.partition}: not in the answer"
             self._failed(position, ClusterError(ApiError.UNKNOWN_SERVER_ERROR, message, retriable=True))
@@ -241,12 +244,14 @@ class Fetcher:
             raise refusal(decoded.error_code, asked[0].topic or "", asked[0].index, "a fetch")
         return decoded
 
-    async def _take(self, position: Position, connection: KafkaConnection, result: fetch.FetchedPartition) -> None:
+    async def _take(
+        self, position: Position, connection: KafkaConnection, result: fetch.FetchedPartition, number: int
+    ) -> None:
+        """Add the answer for one partition.  number: the number of the whole answer."""
         code = result.error_code
         if code == KafkaCode.NONE:
             if position.add(result.records, result.high_watermark, result.aborted):
-                self._answers += 1
-                position.served = self._answers
+                position.served = number
         elif code == KafkaCode.OFFSET_OUT_OF_RANGE:
             position.was_out_of_range = True  # the consumer decides where to continue
         else:

@@ -322,6 +322,13 @@ MUTANTS = (
         (f"{CONSUMER_TESTS}::test_a_slow_user_stops_fetches_when_the_buffer_of_a_partition_is_full",),
     ),
     Mutant(
+        "a backlog of the first topic delays the other topics of its broker",
+        FETCHER,
+        "(position.served, position.partition.topic)",
+        "(position.partition.topic, position.served)",
+        (f"{CONSUMER_TESTS}::test_a_backlog_of_one_topic_does_not_delay_another_topic_of_the_same_broker",),
+    ),
+    Mutant(
         "a full buffer takes one more record",
         PRODUCER,
         "if buffer.size + size > buffer.size_max:",

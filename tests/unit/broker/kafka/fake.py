@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from broker.core.coordinator.transaction_requests import TransactionSupport
 from broker.kafka import api
 from broker.kafka.listener import KafkaServer
@@ -204,7 +206,7 @@ class FakeReplicas:
         deadline = loop.time() + min(request.max_wait_ms, 30_000) / 1000
         while True:
             self.appended.clear()
-            results = tuple(self._read(item, request.max_bytes) for item in request.partitions)
+            results = self._read_all(request)
             size = sum(len(result.records) for result in results)
             left = deadline - loop.time()
             if size >= request.min_bytes or left <= 0 or any(result.error_code for result in results):
@@ -217,6 +219,18 @@ class FakeReplicas:
                 pass
             finally:
                 self.fetches_parked -= 1
+
+    def _read_all(self, request: api.FetchPlan) -> tuple[api.FetchResult, ...]:
+        """Read in the order of the request.  Partitions for which the answer has no more room get no records."""
+        results: list[api.FetchResult] = []
+        size = 0
+        for item in request.partitions:
+            result = self._read(item, request.max_bytes - size)
+            if size and size + len(result.records) > request.max_bytes:
+                result = msgspec.structs.replace(result, records=b"")
+            size += len(result.records)
+            results.append(result)
+        return tuple(results)
 
     def _read(self, item: api.FetchPartition, max_bytes: int) -> api.FetchResult:
         name = item.topic

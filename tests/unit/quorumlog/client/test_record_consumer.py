@@ -192,6 +192,17 @@ async def test_a_slow_user_stops_fetches_when_the_buffer_of_a_partition_is_full(
         assert len(await take(consumer, 19)) == 19
 
 
+async def test_a_backlog_of_one_topic_does_not_delay_another_topic_of_the_same_broker(brokers: FakeBrokers) -> None:
+    for topic, partitions in {"a": 2, "b": 1}.items():
+        await brokers.create(topic, [1] * partitions)
+        for index in range(partitions):
+            await brokers.fill(topic, index, *(batch(n, n + 1) for n in range(0, 20, 2)))
+    one_batch = FetchLimits(size_max=1)
+    async with reading(brokers, topics=["a", "b"], fetch=one_batch) as consumer:
+        found = await take(consumer, 12)
+        assert {record.topic for record in found} == {"a", "b"}
+
+
 async def test_get_fails_within_the_failure_timeout_if_no_broker_is_reachable(brokers: FakeBrokers) -> None:
     async with reading(brokers, failure_timeout_s=1.0) as consumer:
         await take(consumer, 20)
