@@ -33,8 +33,9 @@ VERSIONS: Final = {
 }
 """The version of each request: served by quorumlog, and by Apache Kafka from 3.1 on."""
 _MISSING: Final = (ApiError.UNKNOWN_TOPIC_OR_PARTITION, ApiError.UNKNOWN_TOPIC_ID)
-"""Errors that Kafka treats as retriable, because a broker may be behind.  `final_if_missing` treats them as final: the
-controller is never behind, and a misspelt name is reported at once."""
+"""Errors that Kafka treats as retriable, because a broker may be behind.  `final_if_missing` treats them as final, so
+that a misspelt name is reported at once.  Use it for answers of the controller, which is never behind, and of a second
+broker."""
 
 
 @dataclass(slots=True)
@@ -122,12 +123,15 @@ class BrokerCalls:
         """Send a request about configs, which is safe to repeat, and return its only result.
 
         subject: the owner of the configs, for errors.  broker: the broker to ask; None: any broker.
+        If a topic is missing, a second broker is asked, because the first one may be behind.
 
         Raises:
             ClusterError: BROKER_ID_NOT_REGISTERED, or the broker's refusal, or TIMED_OUT.
         """
+        was_missing = False
 
         async def once(left_s: float) -> Any:
+            nonlocal was_missing
             if broker is None:
                 connection = await self._cluster.any_broker(left_s)
             else:
@@ -139,7 +143,11 @@ class BrokerCalls:
                     raise RemoteProtocolError(f"{len(results)} results instead of one")
             if results[0].error_code:
                 self._cluster.ask_another_broker()
-                raise final_if_missing(refused(results[0].error_code, subject, results[0].error_message))
+                error = refused(results[0].error_code, subject, results[0].error_message)
+                if was_missing:
+                    final_if_missing(error)
+                was_missing = error.code in _MISSING
+                raise error
             return results[0]
 
         return await self._cluster.retrying(subject, timeout_s, once)

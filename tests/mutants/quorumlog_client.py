@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
+BROKER_CALLS = "quorumlog/client/broker_calls.py"
 CLUSTER = "quorumlog/client/cluster.py"
 COMMITS = "quorumlog/client/consumer_commits.py"
 CONSUMER_GROUP = "quorumlog/client/consumer_group.py"
@@ -327,6 +328,13 @@ MUTANTS = (
         "(position.served, position.partition.topic)",
         "(position.partition.topic, position.served)",
         (f"{CONSUMER_TESTS}::test_a_backlog_of_one_topic_does_not_delay_another_topic_of_the_same_broker",),
+    ),
+    Mutant(
+        "a broker that is behind decides that a topic has no configs",
+        BROKER_CALLS,
+        "        was_missing = False\n",
+        "        was_missing = True\n",
+        (f"{ADMIN_TESTS}::test_get_configs_asks_a_second_broker_before_it_reports_a_missing_topic",),
     ),
     Mutant(
         "a full buffer takes one more record",

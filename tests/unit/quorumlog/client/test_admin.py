@@ -22,6 +22,7 @@ from quorumlog.client.messages import TopicPartition
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from tests.unit.broker.kafka.wellness import until
+from tests.unit.quorumlog.client.fake_cluster import fake_brokers
 from tests.unit.quorumlog.client.fake_groups import group_brokers, join_member
 from tests.unit.quorumlog.client.fake_kafka import FakeKafka, fake_kafka
 from tests.unit.quorumlog.client.fake_shares import share_brokers
@@ -168,6 +169,15 @@ async def test_describe_topic_asks_a_second_broker_before_it_reports_a_missing_t
         assert (error.code, error.retriable) == ("UNKNOWN_TOPIC_OR_PARTITION", False)
         assert "topic orders" in error.message
         assert {node_id for node_id, api in kafka.asked if api == Api.METADATA} == {1, 2}
+
+
+async def test_get_configs_asks_a_second_broker_before_it_reports_a_missing_topic() -> None:
+    async with fake_brokers() as brokers, Admin(brokers.bootstrap, timeout_s=TIMEOUT_S) as admin:
+        await brokers.hold_back(1)  # the broker that is asked first
+        await brokers.create("orders", [2])
+        assert "retention.ms" in await admin.get_configs(topic="orders")
+        error = await refusal_of(admin.get_configs(topic="missing"))
+        assert (error.code, error.retriable) == ("UNKNOWN_TOPIC_OR_PARTITION", False)
 
 
 async def test_a_group_is_managed_through_its_coordinator() -> None:
