@@ -106,10 +106,6 @@ class CoordinatorCalls:
         """Return the cached coordinator, or look it up once.  Raises: ClusterError."""
         return self._coordinators.get(key) or await self._find(key, timeout_s)
 
-    def known(self, key: str) -> Coordinator:
-        """Return the coordinator that the attempt in progress asks."""
-        return self._coordinators[key]
-
     def remember(self, key: str, coordinator: Coordinator) -> None:
         """Cache a coordinator, so that the next call asks this broker first."""
         if len(self._coordinators) >= COORDINATORS_MAX:
@@ -149,6 +145,15 @@ class CoordinatorCalls:
         Raises:
             ClusterError: an error of `attempt` that is not retriable; TIMED_OUT, with the last refusal in its message.
         """
+        return await self.call_coordinator(key, timeout_s, lambda _, connection, left_s: attempt(connection, left_s))
+
+    async def call_coordinator(
+        self,
+        key: str,
+        timeout_s: float,
+        attempt: Callable[[Coordinator, KafkaConnection, float], Coroutine[Any, Any, T]],
+    ) -> T:
+        """Return the result of `attempt(coordinator, connection, seconds left)`, as `call` does."""
 
         async def once(left_s: float) -> T:
             left = _left(left_s)
@@ -156,7 +161,8 @@ class CoordinatorCalls:
             try:
                 connection = await self._cluster.connection(coordinator.address, left())
                 self.remember(key, coordinator)
-                return await self.answer_of(key, coordinator, asyncio.ensure_future(attempt(connection, left())))
+                asked = asyncio.ensure_future(attempt(coordinator, connection, left()))
+                return await self.answer_of(key, coordinator, asked)
             except ClusterError as error:
                 if error.retriable:
                     self.forget(key)

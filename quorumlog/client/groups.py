@@ -129,8 +129,7 @@ class GroupClient:
             ClusterError: GROUP_ID_NOT_FOUND, INVALID_GROUP_ID, TIMED_OUT.
         """
 
-        async def attempt(connection: KafkaConnection, left_s: float) -> GroupDescription:
-            coordinator = self.calls.known(group)
+        async def attempt(coordinator: Coordinator, connection: KafkaConnection, left_s: float) -> GroupDescription:
             values = {"groups": [group]}
             reply = await self.calls.ask(connection, Api.DESCRIBE_GROUPS, values, left_s)
             described = _only(connection, reply.groups, group)
@@ -148,7 +147,7 @@ class GroupClient:
                     return new_group(described, coordinator, group_type)
             raise refused(KafkaCode.GROUP_ID_NOT_FOUND, f"group {group}")
 
-        return await self.calls.call(group, timeout_s, attempt)
+        return await self.calls.call_coordinator(group, timeout_s, attempt)
 
     async def explain(self, group: str, timeout_s: float) -> GroupExplanation:
         """Return the last rebalances of a group, with their causes.
@@ -157,14 +156,13 @@ class GroupClient:
             ClusterError: GROUP_ID_NOT_FOUND; TIMED_OUT; UNSUPPORTED_VERSION: the broker is not one of quorumlog.
         """
 
-        async def attempt(connection: KafkaConnection, left_s: float) -> GroupExplanation:
-            coordinator = self.calls.known(group)
+        async def attempt(coordinator: Coordinator, connection: KafkaConnection, left_s: float) -> GroupExplanation:
             reply = await self.calls.ask(connection, Api.EXPLAIN_GROUPS, {"group_ids": [group]}, left_s)
             explained = _only(connection, reply.groups, group)
             check(explained.error_code, f"group {group}")
             return explained_group(explained, coordinator)
 
-        return await self.calls.call(group, timeout_s, attempt)
+        return await self.calls.call_coordinator(group, timeout_s, attempt)
 
     async def delete(self, group: str, timeout_s: float) -> None:
         """Delete a group with its offsets.

@@ -150,8 +150,9 @@ class TransactionClient:
             ClusterError: TRANSACTIONAL_ID_NOT_FOUND, TIMED_OUT.
         """
 
-        async def attempt(connection: KafkaConnection, left_s: float) -> TransactionDescription:
-            coordinator = self._calls.known(transactional_id).broker_id
+        async def attempt(
+            coordinator: Coordinator, connection: KafkaConnection, left_s: float
+        ) -> TransactionDescription:
             values = {"transactional_ids": [transactional_id]}
             reply = await self._calls.ask(connection, Api.DESCRIBE_TRANSACTIONS, values, left_s)
             with connection.judged():
@@ -159,9 +160,9 @@ class TransactionClient:
                     raise RemoteProtocolError("the answer is about other transactional ids than the request")
             [found] = reply.transaction_states
             check(found.error_code, self._calls.name_of(transactional_id))
-            return _description(found, coordinator)
+            return _description(found, coordinator.broker_id)
 
-        return await self._calls.call(transactional_id, timeout_s, attempt)
+        return await self._calls.call_coordinator(transactional_id, timeout_s, attempt)
 
     async def describe_answered(
         self, transactional_ids: Collection[str], timeout_s: float

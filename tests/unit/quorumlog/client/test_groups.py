@@ -69,6 +69,23 @@ async def test_groups_of_all_brokers_are_listed() -> None:
         assert await each.client.list_groups(TIMEOUT_S, ["empty"]) == [simple]
 
 
+async def test_a_group_is_described_although_another_call_forgets_its_coordinator_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with setting() as each:
+        await join(each, ON_1)
+        calls = each.client.calls
+        answer_of = calls.answer_of
+
+        def another_call_fails(key: str, *arguments: Any) -> Any:
+            calls.forget(key)
+            return answer_of(key, *arguments)
+
+        monkeypatch.setattr(calls, "answer_of", another_call_fails)
+        assert (await each.client.describe(ON_1, TIMEOUT_S)).coordinator.broker_id == 1
+        assert (await each.client.explain(ON_1, TIMEOUT_S)).coordinator.broker_id == 1
+
+
 async def test_list_groups_waits_for_a_broker_whose_coordinators_are_loading() -> None:
     async with setting() as each:
         await each.client.commit(ON_2, {ORDERS: CommittedOffset(5)}, TIMEOUT_S)
