@@ -28,6 +28,9 @@ Int64s = npt.NDArray[np.int64]
 
 PIECE_SIZE_BYTES = 32 << 20
 """Maximum size of the decompressed records of one Arrow batch.  A larger record batch is an Arrow batch of its own."""
+TOPIC_COLUMN_SIZE_MAX_BYTES = 64 << 20
+"""Maximum size of the column `topic` of one Arrow batch.  More rows are divided into several Arrow batches.  Arrow's
+offsets into the text have 32 bits, and a large batch of small records could exceed them."""
 RECORD_SIZE_MAX_BYTES = 64 << 20
 """Maximum size of a record.  A row that becomes a larger record is refused."""
 KEY_SHOWN_MAX = 40
@@ -66,8 +69,8 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a fetched buffer with `first_offset <= offset < end_offset`.
 
-    The records form one Arrow batch, or several if the record batches decompress to more than `PIECE_SIZE_BYTES`.  An
-    Arrow batch without rows is left out.
+    The records form one Arrow batch, or several if the record batches decompress to more than `PIECE_SIZE_BYTES` or the
+    column `topic` would exceed `TOPIC_COLUMN_SIZE_MAX_BYTES`.  An Arrow batch without rows is left out.
 
     Args:
         columns: some of `reference.COLUMNS`, in the same order.
@@ -79,13 +82,11 @@ def decode(
     for piece in _pieces(open_batches(data, end_offset, aborted=aborted)):
         bodies, spans = _spans(data, piece)
         try:
-            rows = _decode_spans(bodies, spans, first_offset, end_offset, topic, partition, columns)
+            yield from _decode_spans(bodies, spans, first_offset, end_offset, topic, partition, columns)
         except _MalformedError as error:
             position = error.position - spans[error.span].start
             reason = f"malformed record at byte {position} of the records"
             raise unreadable(piece[error.span].header, reason) from None
-        if rows.num_rows:
-            yield rows
 
 
 def _pieces(opened: Iterator[OpenBatch]) -> Iterator[list[OpenBatch]]:
@@ -110,7 +111,7 @@ def _decode_spans(
     topic: str,
     partition: int,
     columns: Sequence[str],
-) -> pa.RecordBatch:
+) -> Iterator[pa.RecordBatch]:
     rows_max, size = sum(span.record_count for span in spans), sum(span.end - span.start for span in spans)
     fields = np.array(spans, np.int64)
     offsets, timestamps = np.empty(rows_max, np.int64), np.empty(rows_max, np.int64)
@@ -122,17 +123,23 @@ def _decode_spans(
     )
     if malformed is not None:
         raise _MalformedError(*malformed)
+    part_rows = max(TOPIC_COLUMN_SIZE_MAX_BYTES // len(topic.encode()) if "topic" in columns else rows, 1)
     made: Mapping[str, Callable[[], pa.Array]] = {
         "key": lambda: key and key.array(rows, pa.binary()),
         "value": lambda: value and value.array(rows, pa.binary()),
-        "topic": lambda: _constant_text(topic, rows),
+        "topic": lambda: _constant_text(topic, min(rows, part_rows)),
         "partition": lambda: pa.array(np.full(rows, partition, np.int32)),
         "offset": lambda: pa.array(offsets[:rows]),
         "timestamp": lambda: pa.Array.from_buffers(_FIELDS["timestamp"], rows, [None, pa.py_buffer(timestamps)]),
         "timestampType": lambda: pa.array(timestamp_types[:rows]),
         "headers": lambda: headers and headers.array(rows),
     }
-    return pa.RecordBatch.from_arrays([made[name]() for name in columns], schema=read_schema(columns))
+    arrays = {name: made[name]() for name in columns}
+    for start in range(0, rows, part_rows):
+        part = [
+            array.slice(0 if name == "topic" else start, min(part_rows, rows - start)) for name, array in arrays.items()
+        ]
+        yield pa.RecordBatch.from_arrays(part, schema=read_schema(columns))
 
 
 def _header_count(bodies: Buffer, fields: Int64s) -> int:

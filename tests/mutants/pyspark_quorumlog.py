@@ -270,6 +270,15 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "the text of a topic in one Arrow batch has no limit",
+        "pyspark_quorumlog/arrow.py",
+        'TOPIC_COLUMN_SIZE_MAX_BYTES // len(topic.encode()) if "topic" in columns else rows',
+        "rows",
+        (
+            "tests/properties/test_records_codec.py::test_rows_are_divided_before_the_text_of_their_topic_exceeds_its_limit",
+        ),
+    ),
+    Mutant(
         "the collection after each task walks the modules",
         "pyspark_quorumlog/worker.py",
         "    keep_loaded()\n",

@@ -98,6 +98,19 @@ def test_the_compiled_decoder_agrees_with_the_plain_one(parts: Any, first: int, 
     assert [record[3:] for record in decode_batches(data)] == [(r.key, r.value, r.headers) for r in everything]
 
 
+def test_rows_are_divided_before_the_text_of_their_topic_exceeds_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytes(build_batch([NewRecord(b"%d" % n, None if n % 3 else b"v", NOW, (("h", None),)) for n in range(10)]))
+    whole = decode(data, 0, 10, "orders", 7, with_headers=True)
+    monkeypatch.setattr(arrow, "TOPIC_COLUMN_SIZE_MAX_BYTES", 20)
+    parts = list(arrow.decode(data, 0, 10, "orders", 7, COLUMNS))
+    assert [part.num_rows for part in parts] == [3, 3, 3, 1]
+    for part in parts:
+        part.validate(full=True)
+    assert pa.Table.from_batches(parts).combine_chunks().equals(pa.Table.from_batches([whole]))
+    without = [name for name in COLUMNS if name != "topic"]
+    assert len(list(arrow.decode(data, 0, 10, "orders", 7, without))) == 1
+
+
 @given(batches, st.integers(0, 60), st.integers(0, 60), st.sets(st.sampled_from(COLUMNS), min_size=1))
 @settings(deadline=None)
 def test_omitted_columns_do_not_change_the_other_columns(parts: Any, first: int, end: int, wanted: set[str]) -> None:
