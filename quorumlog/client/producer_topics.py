@@ -17,6 +17,10 @@ from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError
 
 METADATA_AGE_MAX_S: Final = 60.0
+FORMER_TOPICS_MAX: Final = 1000
+"""Number of dropped topics whose lanes are kept after they have ended.  If there are more, those of the topic that was
+dropped first are no longer kept, and all later lanes request producer ids of their own.  A producer whose identity is
+fixed by transactions keeps all of them until its identity changes."""
 _PAUSE_S: Final = 0.1
 
 
@@ -24,7 +28,8 @@ class ProducerTopics:
     """The topics to which records were sent.  Only this object adds and removes lanes.
 
     known: the topics by name.
-    identity: producer id and epoch of new lanes; None: the producer is not idempotent, or was not started.
+    identity: producer id and epoch of new lanes; None: the producer is not idempotent or was not started, or each new
+        lane requests its own.
     stale: set when a topic may have been deleted.
     begin: starts to deliver the batches of a new lane.
     """
@@ -47,16 +52,22 @@ class ProducerTopics:
         self._begin = begin
         self._look_ups: dict[str, asyncio.Task[Topic]] = {}
         self._former: dict[str, dict[int, Lane]] = {}
-        """The last lanes of topics that were dropped, by name and partition."""
+        """The last lanes of topics that were dropped, by name and partition; the topic that was dropped first is first.
+        A new lane of the partition must not use their sequence numbers again."""
+        self._ending: list[Lane] = []
+        """The lanes of dropped topics that may still have batches."""
+        self._has_fixed_identity = settings.transactional_id is not None or settings.is_staged
 
     def lanes(self) -> list[Lane]:
         """Return the lanes of all topics, and the lanes of dropped topics that still have batches."""
-        former = [lane for lanes in self._former.values() for lane in lanes.values() if not lane.ended.is_set()]
-        return [*former, *(lane for topic in self.known.values() for lane in topic.lanes)]
+        self._ending = [lane for lane in self._ending if not lane.ended.is_set()]
+        return [*self._ending, *(lane for topic in self.known.values() for lane in topic.lanes)]
 
     def renumber(self, identity: tuple[int, int]) -> None:
         """Restart the sequence numbers of all lanes under a later identity."""
         self.identity = identity
+        for name in self._ended_topics():
+            del self._former[name]
         for lane in self.lanes():
             lane.sequence = Numbers(lane.sequence.topic, lane.sequence.index, identity)
 
@@ -185,10 +196,19 @@ class ProducerTopics:
         if self.known.get(topic.name) is topic:
             del self.known[topic.name]
         topic.is_deleted = True
-        former = self._former.setdefault(topic.name, {})
-        for index, lane in enumerate(topic.lanes):
-            former[index] = lane
+        self._former[topic.name] = self._former.pop(topic.name, {}) | dict(enumerate(topic.lanes))
+        self._ending += topic.lanes
+        for lane in topic.lanes:
             lane.changed.set()
+        excess = len(self._former) - FORMER_TOPICS_MAX
+        if excess > 0 and not self._has_fixed_identity:
+            for name in self._ended_topics()[:excess]:
+                del self._former[name]
+                self.identity = None  # a later lane of the topic would use the numbers again
+
+    def _ended_topics(self) -> list[str]:
+        """Return the names of the dropped topics whose lanes have all ended, the topic that was dropped first first."""
+        return [name for name, lanes in self._former.items() if all(lane.ended.is_set() for lane in lanes.values())]
 
 
 def _is_gone(topic: Topic, states: Mapping[str, TopicState]) -> bool:

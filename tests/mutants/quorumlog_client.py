@@ -533,6 +533,13 @@ MUTANTS = (
         (f"{PRODUCER_TESTS}::test_the_traceback_of_an_error_that_is_raised_again_does_not_grow",),
     ),
     Mutant(
+        "a producer repeats sequence numbers in a topic that it dropped before many others",
+        PRODUCER_TOPICS,
+        "                self.identity = None  # a later lane",
+        "                pass  # a later lane",
+        (f"{PRODUCER_TESTS}::test_sequence_numbers_do_not_begin_again_after_more_topics_were_dropped_than_are_kept",),
+    ),
+    Mutant(
         "a topic that one broker does not know is forgotten",
         PRODUCER_TOPICS,
         "        if gone:\n",

@@ -439,10 +439,15 @@ async def test_the_producer_notices_a_recreated_topic_and_sends_records_to_it(br
 
 async def renewed(brokers: FakeBrokers, producer: Producer) -> None:
     """Remove a partition of topic t, which gets another id, and wait until the producer has noticed that."""
-    topic = producer._topics.known["t"]
     await brokers.remove_last_partition("t")
+    await dropped(producer, "t")
+
+
+async def dropped(producer: Producer, name: str) -> None:
+    """Wait until the producer has noticed that a topic was deleted or has another id."""
+    topic = producer._topics.known[name]
     producer._topics._stale.set()
-    await until(lambda: producer._topics.known.get("t") is not topic)
+    await until(lambda: producer._topics.known.get(name) is not topic)
 
 
 async def test_records_are_not_treated_as_duplicates_after_the_topic_id_changed(brokers: FakeBrokers) -> None:
@@ -451,6 +456,22 @@ async def test_records_are_not_treated_as_duplicates_after_the_topic_id_changed(
         await renewed(brokers, producer)
         assert (await producer.send_and_wait("t", b"1", partition=0)).offset == 1
     assert await values_of(brokers) == [b"0", b"1"]
+
+
+async def test_sequence_numbers_do_not_begin_again_after_more_topics_were_dropped_than_are_kept(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_topics, "FORMER_TOPICS_MAX", 1, raising=False)
+    async with Producer(brokers.bootstrap) as producer:
+        assert (await producer.send_and_wait("t", b"0", partition=0)).offset == 0
+        await renewed(brokers, producer)
+        for name in ("u", "v"):
+            await brokers.create(name, [1])
+            await producer.send_and_wait(name, b"x")
+            await brokers.delete(name)
+            await dropped(producer, name)
+        assert list(producer._topics._former) == ["v"]
+        assert (await producer.send_and_wait("t", b"1", partition=0)).offset == 1
 
 
 async def test_records_keep_their_order_while_the_topic_id_changes(brokers: FakeBrokers) -> None:
