@@ -74,9 +74,10 @@ class LogDirClient:
             broker_id, Api.ALTER_REPLICA_LOG_DIRS, _ALTER_VERSION, {"dirs": dirs}, timeout_s
         )
         codes = {
-            (str(topic.topic_name), int(each.partition_index)): KafkaCode(each.error_code)
+            (name, index): _code(int(each.error_code), f"{name}-{index}: the directory on broker {broker_id}")
             for topic in reply.results
             for each in topic.partitions
+            for name, index in [(str(topic.topic_name), int(each.partition_index))]
         }
         with broker.judged():
             if codes.keys() != wanted.keys():
@@ -95,6 +96,14 @@ class LogDirClient:
             raise ClusterError(ApiError.BROKER_NOT_AVAILABLE, text, "kctl brokers list", retriable=True)
         broker = await self._cluster.connection(addresses[broker_id], max(end_s - loop.time(), _LEFT_MIN_S))
         return broker, await self._cluster.ask(broker, api, version, values, max(end_s - loop.time(), _LEFT_MIN_S))
+
+
+def _code(number: int, subject: str) -> KafkaCode:
+    """Return an error code.  Raises: ClusterError: Kafka defines this code, but quorumlog does not send it."""
+    try:
+        return KafkaCode(number)
+    except ValueError:
+        raise refused(number, subject) from None
 
 
 def _directory(result: Any) -> DataDirectory:
