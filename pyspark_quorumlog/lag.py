@@ -30,6 +30,8 @@ def lag_of(source: SourceProgress) -> Lag | None:
     """Return the lag in the progress of a source, such as `query.lastProgress.sources[0]`.
 
     None: its offsets have another form, because it is a source of another kind.
+    A new partition counts from offset 0 until the first batch that includes it, because the progress does not contain
+    the starts of the logs.  So its lag includes records that were deleted before.
     """
     try:
         read, ends = (from_json(json.loads(text or "{}")) for text in (source.endOffset, source.latestOffset))
