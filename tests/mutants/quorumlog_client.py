@@ -540,6 +540,27 @@ MUTANTS = (
         (f"{PRODUCER_TESTS}::test_sequence_numbers_do_not_begin_again_after_more_topics_were_dropped_than_are_kept",),
     ),
     Mutant(
+        "lower leader epochs of another topic id never count",
+        CLUSTER,
+        "other.answered_at - self.answered_at < EPOCHS_GO_ON_S and any(",
+        "any(",
+        (f"{CLUSTER_TESTS}::test_lower_epochs_of_another_topic_id_count_only_after_a_day",),
+    ),
+    Mutant(
+        "a topic that was created again keeps its leader",
+        CLUSTER,
+        "self.leaders[index].epoch > leader.epoch",
+        "self.leaders[index].epoch != leader.epoch",
+        (f"{CLUSTER_TESTS}::test_the_leader_of_a_topic_that_was_created_again_is_found",),
+    ),
+    Mutant(
+        "the end of a staged producer discards its records",
+        PRODUCER,
+        "            if flush and self._buffer.closed is None:",
+        "            if False:",
+        (f"{SCOPE_TESTS}::test_a_staged_producer_that_closes_without_a_failure_may_be_the_winner",),
+    ),
+    Mutant(
         "a topic that one broker does not know is forgotten",
         PRODUCER_TOPICS,
         "        if gone:\n",

@@ -26,6 +26,33 @@ RUN_TESTS = "tests/unit/quorumlog/runtime/test_run.py"
 
 MUTANTS = (
     Mutant(
+        "a server notifies the watchdog of another process",
+        RUN,
+        "microseconds.isdigit() and wanted else",
+        "microseconds.isdigit() else",
+        (f"{RUN_TESTS}::test_the_watchdog_of_another_process_gets_no_notification",),
+    ),
+    Mutant(
+        "a marker without its last bytes is an error",
+        "quorumlog/wire/control_records.py",
+        "    except (IndexError, struct.error):",
+        "    except struct.error:",
+        (
+            "tests/unit/quorumlog/wire/test_control_records.py::"
+            "test_parsing_arbitrary_control_records_as_markers_raises_no_error",
+        ),
+    ),
+    Mutant(
+        "a batch of several control records is a marker",
+        "quorumlog/wire/control_records.py",
+        "if not header.is_control or header.record_count != 1:",
+        "if not header.is_control:",
+        (
+            "tests/unit/quorumlog/wire/test_control_records.py::"
+            "test_parsing_arbitrary_control_records_as_markers_raises_no_error",
+        ),
+    ),
+    Mutant(
         "a recompressed batch loses its transactional flag",
         RECOMPRESSION,
         "header.attributes & ~CODEC_MASK | target.codec",

@@ -272,9 +272,8 @@ async def test_the_number_of_remembered_missing_topics_is_limited(monkeypatch: p
         assert len(cluster._view.missing) <= 5
 
 
-async def test_the_leader_of_a_topic_that_was_created_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_leader_of_a_topic_that_was_created_again_is_found() -> None:
     """The new topic continues the leader epochs of the deleted one."""
-    monkeypatch.setattr(cluster_module, "EPOCHS_GO_ON_S", 0.0)
     async with fake_brokers(2) as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
         await brokers.move("t", 0, 2)
@@ -284,6 +283,25 @@ async def test_the_leader_of_a_topic_that_was_created_again_is_found(monkeypatch
         await brokers.create("t", [1])
         await cluster.leader_lost("t", 0, connection)
         assert (await cluster.leader("t", 0, 10.0)).port == brokers.addresses[1][1]
+
+
+@pytest.mark.parametrize("a_day_has_passed", [False, True])
+async def test_lower_epochs_of_another_topic_id_count_only_after_a_day(
+    monkeypatch: pytest.MonkeyPatch, a_day_has_passed: bool
+) -> None:
+    """Within a day, they come from a broker that lags.  After that, a new topic begins at epoch 0 again."""
+    async with fake_brokers(2) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        await brokers.move("t", 0, 2)
+        before = (await cluster.topic_states(["t"], 10.0))["t"]
+        await brokers.delete("t")
+        await brokers.create("t", [1], first_epoch=0)
+        if a_day_has_passed:
+            monkeypatch.setattr(cluster_module, "EPOCHS_GO_ON_S", 0.0)
+        after = (await cluster.topic_states(["t"], 10.0))["t"]
+        assert (after.topic_id, after.leader_epochs[0]) == (
+            (brokers.shared.image.topic_ids["t"], 0) if a_day_has_passed else (before.topic_id, before.leader_epochs[0])
+        )
 
 
 async def test_a_topic_that_apache_kafka_created_again_with_lower_epochs_is_used(

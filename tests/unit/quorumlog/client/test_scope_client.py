@@ -24,6 +24,11 @@ class SilentCoordinator:
         raise AssertionError
 
 
+class AcceptingCoordinator:
+    async def call(self, key: str, timeout_s: float, attempt: Any) -> None:
+        pass
+
+
 class RefusingCoordinator:
     async def call(self, key: str, timeout_s: float, attempt: Any) -> NoReturn:
         raise ClusterError(ApiError.PRODUCER_FENCED, "a later run began")
@@ -101,10 +106,12 @@ async def test_a_staged_producer_whose_records_were_discarded_cannot_be_the_winn
 
 
 async def test_a_staged_producer_that_closes_without_a_failure_may_be_the_winner(brokers: FakeBrokers) -> None:
-    staged = staged_at(SilentCoordinator())
-    async with Producer(brokers.bootstrap, staged=staged):
-        pass
+    staged = staged_at(AcceptingCoordinator())
+    async with Producer(brokers.bootstrap, staged=staged) as producer:
+        await producer.send("t", b"v", partition=0)
     assert staged.winner == WINNER
+    assert not staged.is_empty
+    assert [record.value for record in await brokers.records("t", 0)] == [b"v"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -311,9 +312,29 @@ def test_the_ready_notification_waits_until_systemd_can_receive_it(
 def test_a_notify_socket_without_a_receiver_does_not_fail_a_server(tmp_path: Path) -> None:
     async def body(process: Process) -> None:
         process.ready(node_id=1)
+        await asyncio.sleep(0.01)  # several intervals of the watchdog
 
-    environ = {"NOTIFY_SOCKET": str(tmp_path / "nobody"), "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}
+    environ = {"NOTIFY_SOCKET": str(tmp_path / "nobody"), "WATCHDOG_USEC": "1000", "WATCHDOG_PID": str(os.getpid())}
     assert run(body, environ=environ) == 0
+
+
+def test_the_watchdog_of_another_process_gets_no_notification(tmp_path: Path) -> None:
+    async def body(process: Process) -> None:
+        process.ready(node_id=1)
+        await asyncio.sleep(0.01)  # several intervals of the watchdog
+
+    name = str(tmp_path / "notify")
+    received: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(name)
+        receiver.setblocking(False)
+        environ = {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1000", "WATCHDOG_PID": str(os.getppid())}
+        assert run(body, environ=environ) == 0
+        with suppress(BlockingIOError):
+            while True:
+                received.append(receiver.recv(4096).decode())
+    assert received[0].startswith("READY=1\n")
+    assert not any("WATCHDOG" in text for text in received)
 
 
 @pytest.mark.parametrize(
