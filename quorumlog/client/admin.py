@@ -194,8 +194,11 @@ class Admin(Closing):
                 return
             if error.code != ApiError.INVALID_PARTITIONS or name not in changes.unsure:
                 raise error
-            if len((await self._partitions.described({name}, left_s))[name].partitions) != total:
-                raise error
+            for _ in range(2):  # the first broker may be behind
+                if len((await self._partitions.described({name}, left_s))[name].partitions) == total:
+                    return
+                self._cluster.ask_another_broker()
+            raise error
 
     # -- configs
 

@@ -103,6 +103,10 @@ class PartitionLooks:
             raise ConfigError("partitions is empty")
         names = {each if isinstance(each, str) else each[0] for each in given}
         topics = await self.described(names, left_s)
+        pairs = [each for each in given if not isinstance(each, str)]
+        if any(index >= len(topics[name].partitions) for name, index in pairs):  # the first broker may be behind
+            self._cluster.ask_another_broker()
+            topics = await self.described(names, left_s)
         found: dict[TopicPartition, ClusterError | None] = {}
         for each in given:
             if isinstance(each, str):

@@ -561,6 +561,13 @@ MUTANTS = (
         (f"{SCOPE_TESTS}::test_a_staged_producer_that_closes_without_a_failure_may_be_the_winner",),
     ),
     Mutant(
+        "a broker that is behind decides that a partition does not exist",
+        "quorumlog/client/admin_partitions.py",
+        "        if any(index >= len(topics[name].partitions) for name, index in pairs):",
+        "        if False:",
+        (f"{ADMIN_TESTS}::test_records_of_a_new_partition_are_deleted_although_the_first_broker_is_behind",),
+    ),
+    Mutant(
         "a topic that one broker does not know is forgotten",
         PRODUCER_TOPICS,
         "        if gone:\n",

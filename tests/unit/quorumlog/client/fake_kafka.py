@@ -21,7 +21,7 @@ class FakeKafka:
     controller: the broker that changes topics.  believed: the controller that a broker's metadata names instead.
     lost: this many changes of topics are made, but their connection breaks before the answer.
     hangs: brokers that answer nothing but Metadata.  refusal: the error of every change while it is set.
-    topics: the number of partitions by name.
+    topics: the number of partitions by name.  behind: those that the metadata of a broker has instead.
     """
 
     def __init__(self) -> None:
@@ -31,6 +31,7 @@ class FakeKafka:
         self.hangs: set[int] = set()
         self.refusal: KafkaCode | None = None
         self.topics: dict[str, int] = {}
+        self.behind: dict[int, dict[str, int]] = {}
         self.asked: list[Request] = []
         self.ports: dict[int, int] = {}
         self.open: set[asyncio.StreamWriter] = set()
@@ -87,7 +88,8 @@ class FakeKafka:
         }
 
     def _metadata(self, node_id: int, request: Any) -> dict[str, Any]:
-        names = sorted(self.topics) if request.topics is None else [each.name for each in request.topics]
+        topics = self.behind.get(node_id, self.topics)
+        names = sorted(topics) if request.topics is None else [each.name for each in request.topics]
         missing = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
         return {
             "brokers": [
@@ -97,14 +99,14 @@ class FakeKafka:
             "controller_id": self.believed.get(node_id, self.controller),
             "topics": [
                 {
-                    "error_code": KafkaCode.NONE if name in self.topics else missing,
+                    "error_code": KafkaCode.NONE if name in topics else missing,
                     "name": name,
                     "topic_id": None,
                     "is_internal": False,
                     "partitions": [
                         {"partition_index": index, "leader_id": 1, "leader_epoch": 0, "replica_nodes": [1],
                          "isr_nodes": [1], "offline_replicas": []}
-                        for index in range(self.topics.get(name, 0))
+                        for index in range(topics.get(name, 0))
                     ],
                 }
                 for name in names

@@ -163,6 +163,27 @@ async def test_create_topics_tries_all_topics_and_reports_all_refusals() -> None
         assert "a" in kafka.topics
 
 
+@pytest.mark.parametrize("behind", [1, 2])
+async def test_add_partitions_succeeds_after_a_lost_answer_although_one_broker_is_behind(behind: int) -> None:
+    async with setting() as (kafka, admin):
+        kafka.topics["orders"] = 1
+        kafka.behind[behind] = {"orders": 1}
+        kafka.lost = 1
+        await admin.add_partitions("orders", 3)
+        assert kafka.topics == {"orders": 3}
+
+
+async def test_records_of_a_new_partition_are_deleted_although_the_first_broker_is_behind() -> None:
+    async with fake_brokers() as brokers, Admin(brokers.bootstrap, timeout_s=TIMEOUT_S) as admin:
+        await brokers.create("orders", [2])
+        await brokers.hold_back(1)  # the broker that is asked first
+        await brokers.add_partition("orders", 2)
+        new = TopicPartition("orders", 1)
+        assert await admin.delete_records({new: "latest"}) == {new: 0}
+        error = await refusal_of(admin.delete_records({("orders", 2): "latest"}))
+        assert (error.code, error.retriable) == ("UNKNOWN_TOPIC_OR_PARTITION", False)
+
+
 async def test_describe_topic_asks_a_second_broker_before_it_reports_a_missing_topic() -> None:
     async with setting() as (kafka, admin):
         error = await refusal_of(admin.describe_topic("orders"))
