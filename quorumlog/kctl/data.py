@@ -229,7 +229,10 @@ class _LineParser:
 
 
 def _split(target: _Target, pairs: list[Pair], first_number: int) -> list[tuple[int, list[NewRecord]]]:
-    """Return batches with their partition, in the order of the lines within each partition."""
+    """Return batches with their partition, in the order of the lines within each partition.
+
+    first_number: the number of records before `pairs`, on which the partition of a record without a key depends.
+    """
     from quorumlog.client.partitioner import partition_of
     from quorumlog.client.records import NewRecord
     from quorumlog.runtime.clock import Sources
@@ -237,11 +240,10 @@ def _split(target: _Target, pairs: list[Pair], first_number: int) -> list[tuple[
     now_ms = Sources.real().wall_ms()
     batches: list[tuple[int, list[NewRecord]]] = []
     open_batches: dict[int, tuple[list[NewRecord], int]] = {}
-    turn = (first_number // BATCH_RECORDS_MAX) % target.count
-    for key, value in pairs:
+    for number, (key, value) in enumerate(pairs, first_number):
         index = target.partition
         if index is None:
-            index = turn if key is None else partition_of(key, target.count)
+            index = number // BATCH_RECORDS_MAX % target.count if key is None else partition_of(key, target.count)
         records, size = open_batches.get(index, ([], 0))
         size += len(value) + len(key or b"") + 64
         if not records or len(records) >= BATCH_RECORDS_MAX or (size > BATCH_BYTES_MAX):

@@ -38,4 +38,11 @@ MUTANTS = (
         "    ends_with_output: bool = True\n",
         (f"{DATA_TESTS}::test_produce_writes_all_records_although_its_output_is_closed",),
     ),
+    Mutant(
+        "kctl produce sends all lines that arrive together to one partition",
+        "quorumlog/kctl/data.py",
+        "index = number // BATCH_RECORDS_MAX",
+        "index = first_number // BATCH_RECORDS_MAX",
+        (f"{DATA_TESTS}::test_each_batch_of_records_without_a_key_goes_to_the_next_partition[20]",),
+    ),
 )

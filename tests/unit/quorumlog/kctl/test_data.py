@@ -82,6 +82,23 @@ def test_batches_are_limited_in_records_and_bytes(monkeypatch: pytest.MonkeyPatc
     assert [len(records) for _, records in batches] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("lines", [1, 3, 7, 20])
+def test_each_batch_of_records_without_a_key_goes_to_the_next_partition(
+    lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """lines: the number of lines that arrive together."""
+    monkeypatch.setattr(data, "BATCH_RECORDS_MAX", 3)
+    values = [b"%d" % number for number in range(20)]
+    partitions: dict[bytes | None, int] = {}
+    for first in range(0, len(values), lines):
+        pairs: list[data.Pair] = [(None, value) for value in values[first : first + lines]]
+        for index, records in _split(_Target("t", None, 4), pairs, first):
+            partitions |= dict.fromkeys((record.value for record in records), index)
+    assert [partitions[value] for value in values] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3 + [0] * 3 + [1] * 3 + [
+        2
+    ] * 2
+
+
 @pytest.mark.parametrize("text", [b"", b"\n", b"a\nb\n", b"a\nb", b"\n\na", b"x" * 300 + b"\n" + b"y"])
 async def test_lines_of_a_file_are_read_across_chunks(
     text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
