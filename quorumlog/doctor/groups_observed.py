@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from quorumlog.client.cluster import Cluster
-from quorumlog.client.coordinators import AT_ONCE_MAX
+from quorumlog.client.coordinators import all_of
 from quorumlog.client.group_descriptions import GroupExplanation, ListedGroup
-from quorumlog.client.group_lag import LagSum, lag_of_all
+from quorumlog.client.group_lag import LEFT_MIN_S, LagSum, lag_of_all
 from quorumlog.client.groups import GroupClient
 from quorumlog.errors import ClusterError
 
 LIST_S = 3.0
-"""Time limit of the list of groups, of each explanation and of each sample of lag.  A coordinator that has not answered
+"""Time limit of the list of groups, of all explanations and of each sample of lag.  A coordinator that has not answered
 by then is reported."""
 SAMPLE_EVERY_S = 2.0
 SAMPLES_MAX = 7
@@ -59,35 +59,32 @@ async def look_at_groups(addresses: Iterable[str], timeout_s: float) -> Observed
         end = asyncio.get_running_loop().time() + timeout_s
         try:
             seen.listed = await client.list_groups(min(LIST_S, timeout_s))
-            await _explain(client, seen, min(LIST_S, timeout_s))
+            await _explain(client, seen, end)
             await _watch_lags(client, cluster, seen, end)
         except ClusterError as error:
             seen.problem = error.message
     return seen
 
 
-async def _explain(client: GroupClient, seen: ObservedGroups, timeout_s: float) -> None:
-    """Ask for the last rebalances of each group.
+async def _explain(client: GroupClient, seen: ObservedGroups, end: float) -> None:
+    """Ask for the last rebalances of all groups, within LIST_S, and until `end` at most.
 
     Share groups are left out, because they never rebalance.  A group is also left out if it was deleted meanwhile, or
     if its coordinator is too old for this request.
     """
-    slots = asyncio.Semaphore(AT_ONCE_MAX)
+    loop = asyncio.get_running_loop()
+    end = min(end, loop.time() + LIST_S)
 
     async def ask(name: str) -> None:
         try:
-            async with slots:
-                seen.explained[name] = await client.explain(name, timeout_s)
+            seen.explained[name] = await client.explain(name, max(end - loop.time(), LEFT_MIN_S))
         except ClusterError as error:
             if error.retriable:
                 raise
 
     listed = [each for each in seen.listed if not each.is_share]
     wanted = sorted(listed, key=lambda each: (not each.state.endswith("Rebalance"), each.group))
-    results = await asyncio.gather(*(ask(each.group) for each in wanted[:EXPLAINED_MAX]), return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+    await all_of(ask(each.group) for each in wanted[:EXPLAINED_MAX])
 
 
 async def _watch_lags(client: GroupClient, cluster: Cluster, seen: ObservedGroups, end: float) -> None:

@@ -77,4 +77,14 @@ MUTANTS = (
         "",
         (f"{QUORUM_TESTS}::test_doctor_suggests_moving_leadership_only_to_a_voter_that_is_caught_up",),
     ),
+    Mutant(
+        "doctor waits for the coordinator of each group as long as for all groups",
+        "quorumlog/doctor/groups_observed.py",
+        "max(end - loop.time(), LEFT_MIN_S)",
+        "LIST_S",
+        (
+            "tests/unit/quorumlog/doctor/test_doctor_groups.py"
+            "::test_doctor_waits_for_silent_coordinators_of_many_groups_only_once[20.0-3.5]",
+        ),
+    ),
 )

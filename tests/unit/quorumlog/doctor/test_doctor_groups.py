@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,8 +24,10 @@ from quorumlog.doctor import examine as examination
 from quorumlog.doctor import groups_observed
 from quorumlog.doctor.groups import EMPTY_MS, FLAPS, FLAPS_WITHIN_MS, OFFSETS, STUCK_MS
 from quorumlog.doctor.groups_observed import ObservedGroups, grows, look_at_groups
+from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address
 from quorumlog.wire.errors import KafkaCode
+from tests.unit.metadata.fake_node import run
 from tests.unit.quorumlog.client.fake_groups import begin_join, commit_offsets, group_brokers, join_member
 from tests.unit.quorumlog.client.fake_shares import share_brokers
 from tests.unit.quorumlog.doctor.clinic import Clinic, Diagnose
@@ -226,3 +229,35 @@ async def test_doctor_explains_groups_and_reports_a_coordinator_that_is_still_lo
         groups.refusal = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
         seen = await look_at_groups(brokers.bootstrap.split(","), 10)
         assert "broker 1: the list of its groups: the coordinator is still loading" in seen.problem
+
+
+class SilentCoordinators:
+    """A client that lists groups at once, and gets no answer about any of them."""
+
+    def __init__(self, groups: int) -> None:
+        self.listed = [ListedGroup(f"g{number}", "classic", "Stable", "consumer", 1) for number in range(groups)]
+
+    def __call__(self, *_: object) -> SilentCoordinators:
+        return self
+
+    async def list_groups(self, _timeout_s: float) -> list[ListedGroup]:
+        return self.listed
+
+    async def explain(self, group: str, timeout_s: float) -> GroupExplanation:
+        await asyncio.sleep(timeout_s)
+        raise ClusterError("TIMED_OUT", f"group {group}: no answer", retriable=True)
+
+
+@pytest.mark.parametrize(("timeout_s", "spent_max_s"), [(20.0, 3.5), (1.0, 1.5)])
+def test_doctor_waits_for_silent_coordinators_of_many_groups_only_once(
+    timeout_s: float, spent_max_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups_observed, "GroupClient", SilentCoordinators(groups_observed.EXPLAINED_MAX))
+
+    async def spent_s() -> float:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        assert "no answer" in (await look_at_groups(["127.0.0.1:1"], timeout_s)).problem
+        return loop.time() - begun
+
+    assert run(spent_s()) <= spent_max_s
