@@ -22,6 +22,8 @@ from quorumlog.wire.v1 import node_pb2
 
 STOP_S = 5.0
 """How long the reader may take to end; a disk that hangs may delay it."""
+KILL_S = 1.0
+"""How long the reader may then take to end after SIGKILL.  If it takes longer, kctl ends before it."""
 _FRAME = struct.Struct(">cI")
 _MESSAGES: dict[bytes, tuple[str, Any]] = {
     b"B": ("batch", node_pb2.MetadataBatch),
@@ -72,7 +74,9 @@ class Dump:
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()  # safe: it does not write to the directory; only its copy of the log remains
-            await self._process.communicate()
+            with contextlib.suppress(TimeoutError):  # a disk that hangs delays even SIGKILL: it ends without kctl
+                async with asyncio.timeout(KILL_S):
+                    await self._process.communicate()
 
     async def __aiter__(self) -> AsyncIterator[Found]:
         output = self._process.stdout

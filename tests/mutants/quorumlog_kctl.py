@@ -45,4 +45,11 @@ MUTANTS = (
         "index = first_number // BATCH_RECORDS_MAX",
         (f"{DATA_TESTS}::test_each_batch_of_records_without_a_key_goes_to_the_next_partition[20]",),
     ),
+    Mutant(
+        "kctl metadata dump waits for a reader that SIGKILL does not end",
+        "quorumlog/kctl/metadata_dump.py",
+        "asyncio.timeout(KILL_S)",
+        "asyncio.timeout(None)",
+        ("tests/unit/quorumlog_server/test_dump.py::test_kctl_does_not_wait_for_a_reader_that_no_signal_ends",),
+    ),
 )

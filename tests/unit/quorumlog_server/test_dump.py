@@ -27,6 +27,7 @@ from quorumlog.kctl.metadata_dump import Dump
 from quorumlog.wire.v1 import node_pb2
 from quorumlog_server.dump import FRAME, dump
 from tests.contract.samples import CLUSTER, base, data, founding, leader_change, snapshot_bytes, state
+from tests.unit.metadata.fake_node import run
 from tests.unit.metadata.test_snapshot import example
 from tests.unit.quorum.store.test_sqlite_store import crashed, flip, make
 
@@ -301,3 +302,37 @@ async def test_the_copy_is_deleted_if_the_output_is_not_read_to_its_end(
                 break
         assert os.listdir(temporary)
     assert os.listdir(temporary) == []
+
+
+class StuckProcess:
+    """A process that waits for a disk that hangs, so no signal ends it."""
+
+    returncode = None
+
+    def __init__(self) -> None:
+        self.signals: list[str] = []
+
+    def terminate(self) -> None:
+        self.signals.append("SIGTERM")
+
+    def kill(self) -> None:
+        self.signals.append("SIGKILL")
+
+    async def communicate(self) -> None:
+        await asyncio.Event().wait()
+
+
+def test_kctl_does_not_wait_for_a_reader_that_no_signal_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = StuckProcess()
+
+    async def start(*_: object, **__: object) -> StuckProcess:
+        return process
+
+    async def stop() -> None:
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+        with pytest.raises(ZeroDivisionError):
+            async with asyncio.timeout(10), Dump("data", ()):
+                raise ZeroDivisionError
+
+    run(stop())
+    assert process.signals == ["SIGTERM", "SIGKILL"]
