@@ -18,6 +18,7 @@ class Finding(NamedTuple):
     commands: the commands in `next` that repair the problem, in order, each a complete shell command.  Empty if no
     command helps, for example because a process must be started or a disk replaced.  If `next` names another step
     first, the commands are the alternative to that step: for example, they replace a broker that is lost permanently.
+    A script must not run such commands before that step has had its time; docs/diagnosis.md lists these findings.
     last_resort: the commands in `next` that give up records, in order.  They are only for the case that the other steps
     in `next` are impossible, so a script must not run them.
     """
