@@ -73,6 +73,7 @@ def _hanging(found: OpenInLogs) -> Iterator[Finding]:
     hanging = [each for each in found.hanging if not _is_undelivered(each)]
     if not hanging:
         return
+    count = len({(each.transaction.producer_id, each.transaction.producer_epoch) for each in hanging})
     partitions = sorted({each.transaction.key for each in hanging})
     shown = [
         f"{each.transaction.topic}-{each.transaction.partition} at offset {each.transaction.start_offset}: "
@@ -83,8 +84,8 @@ def _hanging(found: OpenInLogs) -> Iterator[Finding]:
     yield Finding(
         CRITICAL,
         "HANGING_TRANSACTION",
-        what=f"{counted(len(hanging), 'transaction')} that nothing will end "
-        f"{'holds' if len(hanging) == 1 else 'hold'} back all readers of committed records in {named(partitions)}",
+        what=f"{counted(count, 'transaction')} that nothing will end "
+        f"{'holds' if count == 1 else 'hold'} back all readers of committed records in {named(partitions)}",
         cause="; ".join(shown) + _rest(len(hanging)),
         next=f"abort these transactions: {'; '.join(commands)}",
         partitions=texts(partitions),
@@ -97,12 +98,14 @@ def _undelivered(found: OpenInLogs) -> Iterator[Finding]:
     if not late:
         return
     partitions = sorted({each.transaction.key for each in late})
+    count = len({each.transaction.producer_id for each in late})
     brokers = tuple(sorted({each.known.coordinator for each in late if each.known is not None}))
     yield Finding(
         PROBLEM,
         "MARKERS_MISSING",
-        what=f"{counted(len({each.transaction.producer_id for each in late}), 'transaction')} that "
-        f"{'is' if len(late) == 1 else 'are'} decided still lack markers in {named(partitions)}",
+        what=f"{counted(count, 'transaction')} that "
+        f"{'is decided still lacks' if count == 1 else 'are decided still lack'} "
+        f"markers in {named(partitions)}",
         cause="; ".join(why_hanging(each) for each in late[:SHOWN_MAX]) + _rest(len(late)),
         next=f"{abort_step(late[0])}; then look at the log of {listed(f'broker {each}' for each in brokers)}, which "
         "writes the markers, and at its connections to the leaders of these partitions",

@@ -124,6 +124,30 @@ def test_doctor_reports_missing_markers_instead_of_aborting_a_prepared_transacti
     assert finding["next"].startswith("kctl transactions describe billing; then look at the log of broker 12")
 
 
+def test_a_transaction_that_lacks_markers_in_several_partitions_is_counted_once(
+    seen: ObservedTransactions, diagnose: Diagnose
+) -> None:
+    late = known("PrepareCommit", 3_600_000, "billing")
+    opened = (OPEN, OPEN._replace(partition=3))
+    seen.found = found(late, tuple(Hanging(each, late, True, STABLE) for each in opened))
+    finding = diagnose()[0]["MARKERS_MISSING"]
+    assert finding["what"] == "1 transaction that is decided still lacks markers in ledger-2..3"
+    other = opened[1]._replace(producer_id=8)
+    seen.found = found(late, (Hanging(OPEN, late, True, STABLE), Hanging(other, late, True, STABLE)))
+    finding = diagnose()[0]["MARKERS_MISSING"]
+    assert finding["what"] == "2 transactions that are decided still lack markers in ledger-2..3"
+
+
+def test_a_transaction_that_hangs_in_several_partitions_is_counted_once(
+    seen: ObservedTransactions, diagnose: Diagnose
+) -> None:
+    late = known(open_ms=3_600_000)
+    opened = (OPEN, OPEN._replace(partition=3))
+    seen.found = found(late, tuple(Hanging(each, late, True, STABLE) for each in opened))
+    finding = diagnose()[0]["HANGING_TRANSACTION"]
+    assert finding["what"].startswith("1 transaction that nothing will end holds back all readers")
+
+
 def test_a_long_transaction_is_advice_with_the_offsets_that_it_holds_back(
     seen: ObservedTransactions, diagnose: Diagnose
 ) -> None:
