@@ -109,7 +109,8 @@ def _findings(cluster: ObservedCluster) -> Iterator[Finding]:
 
 def _summary(cluster: ObservedCluster) -> Summary:
     quorum, metadata, leader = cluster.quorum, cluster.metadata, cluster.leader
-    fsyncs = [n.described.fsync_p99_us for n in cluster.nodes if n.described and n.described.HasField("fsync_p99_us")]
+    known = [node.described for node in cluster.own_nodes if node.described is not None]
+    fsyncs = [each.fsync_p99_us for each in known if each.HasField("fsync_p99_us")]
     partitions = None if metadata is None else [p for topic in metadata.topics for p in topic.partitions]
     in_sync = [p for p in partitions or () if p.leader >= 0 and len(p.isr) == len(p.replicas)]
     voting = [voter for voter in cluster.voters if cluster.answers(voter) and voter not in cluster.replaced_voters]

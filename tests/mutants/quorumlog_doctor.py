@@ -87,4 +87,11 @@ MUTANTS = (
             "::test_doctor_waits_for_silent_coordinators_of_many_groups_only_once[20.0-3.5]",
         ),
     ),
+    Mutant(
+        "doctor counts the disks of another cluster in its summary",
+        "quorumlog/doctor/diagnosis.py",
+        "for node in cluster.own_nodes if",
+        "for node in cluster.nodes if",
+        (f"{QUORUM_TESTS}::test_the_slowest_disk_of_the_summary_belongs_to_the_examined_cluster",),
+    ),
 )

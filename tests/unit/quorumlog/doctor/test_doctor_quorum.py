@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -358,6 +359,16 @@ def test_doctor_does_not_confuse_nodes_of_two_clusters_that_have_the_same_ids(
     findings, _ = diagnose("--controllers", mixed)
     assert findings.keys() == {"DIFFERENT_CLUSTERS", "VOTER_DOWN"}
     assert findings["VOTER_DOWN"]["commands"] == [f"kctl add-voter 2@{address(2)} --replace"]
+
+
+def test_the_slowest_disk_of_the_summary_belongs_to_the_examined_cluster(
+    clinic: Clinic, diagnose: Diagnose, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clinic.clusters[3] = "D"
+    clinic.described[3].fsync_p99_us = 10_000_000
+    assert diagnose()[0].keys() == {"DIFFERENT_CLUSTERS"}
+    run(["doctor", "-o", "json"])
+    assert json.loads(capsys.readouterr().out)["looked_at"]["fsync_p99_max_ms"] == 2
 
 
 def test_doctor_reports_a_voter_that_was_started_in_another_cluster(clinic: Clinic, diagnose: Diagnose) -> None:
