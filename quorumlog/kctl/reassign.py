@@ -429,7 +429,10 @@ def _report(
 @group.command("status")
 @_plan_option
 @_topic_option
-@_brokers_option
+@click.option(
+    "--brokers", callback=_broker_ids, metavar="1,2,3",
+    help="Only partitions that add or remove a replica on one of these brokers.",
+)  # fmt: skip
 @with_loop
 async def status(context: Context, path: str | None, topics: tuple[str, ...], brokers: tuple[int, ...] | None) -> None:
     """Show the reassignments in progress, and the bytes that remain to copy.

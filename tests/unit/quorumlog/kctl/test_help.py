@@ -63,3 +63,10 @@ def parse(command: click.Command, words: list[str], parent: click.Context) -> No
         _, found, rest = command.resolve_command(context, [*context._protected_args, *context.args])
         assert found is not None
         parse(found, rest, context)
+
+
+def test_the_help_of_reassign_status_describes_brokers_as_a_filter(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = " ".join(shown("kctl reassign status", capsys, monkeypatch).split())
+    assert "Only partitions that add or remove a replica on one of these brokers." in text
