@@ -89,15 +89,19 @@ class FileDisk:
         self._lock_fd = lock_fd
         self._meta = meta
         self._directory_id = UUID(meta["directory_id"])
-        self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-        self._device = os.fstat(self._root_fd).st_dev
+        self._device = root.stat().st_dev
         self._is_fully_synced = is_fully_synced(str(root)) and _is_one_file_system(root, self._device)
         self._open_files_max = max(OPEN_FILES_MIN, descriptor_limit() // 4 // directories)
         self._clean: OrderedDict[str, _File] = OrderedDict()  # with a descriptor; least recently used first
         self._dirty: OrderedDict[str, _File] = OrderedDict()  # the same, with unflushed bytes
         self._handles: dict[str, _File] = {}
         self._threads = ThreadPoolExecutor(THREADS_MAX, "disk")  # started when needed
-        self._facts = SqliteFacts(root / "facts.db", self._set_failure, stall_s, self._threads)
+        self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._facts = SqliteFacts(root / "facts.db", self._set_failure, stall_s, self._threads)
+        except BaseException:
+            os.close(self._root_fd)
+            raise
         self._syncs = syncs or SyncThreads(SYNC_ONE_BY_ONE_MAX)
 
     @classmethod

@@ -202,6 +202,15 @@ async def test_damaged_facts_are_reported_and_left_unchanged(tmp_path: Path) -> 
         assert path.read_bytes() == damaged
 
 
+def test_a_directory_with_damaged_facts_is_not_kept_open(tmp_path: Path) -> None:
+    acquire(tmp_path).close()
+    (tmp_path / "facts.db").write_bytes(b"not a database" * 1000)
+    with pytest.raises(CorruptStoreError):
+        acquire(tmp_path)
+    with os.scandir("/proc/self/fd") as descriptors:
+        assert str(tmp_path) not in [os.readlink(each) for each in descriptors if each.is_symlink()]
+
+
 async def test_a_commit_of_facts_that_takes_too_long_fails_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
