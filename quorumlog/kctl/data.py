@@ -425,7 +425,7 @@ async def _consume(
         pieces: asyncio.Queue[list[Record] | None] = asyncio.Queue(QUEUE_MAX)
         async with asyncio.TaskGroup() as tasks:
             readers = [
-                tasks.create_task(_read(consumer, topic, index, offsets[index], ends.get(index), pieces, max_messages))
+                tasks.create_task(_read(consumer, topic, index, offsets[index], ends.get(index), pieces))
                 for index in indexes
             ]
             watching = tasks.create_task(_watch_leaders(cluster, topic))
@@ -449,7 +449,6 @@ async def _read(
     offset: int,
     end: int | None,
     pieces: asyncio.Queue[Any],
-    max_messages: int | None,
 ) -> None:
     """Put the records of one partition below `end` into the queue, then None.  end: None means to read without end.
 

@@ -274,7 +274,7 @@ async def test_records_before_an_unreadable_batch_are_returned_before_its_error(
     fetched = bytearray(sealed(body_of(record(0), record(1)), 2) + sealed(body_of(record(5), record(9)), 2))
     patch(fetched, 2, 0, position=len(fetched) // 2)
     pieces: asyncio.Queue[Any] = asyncio.Queue()
-    await data._read(OneFetch(bytes(fetched)), "t", 3, 0, None, pieces, None)
+    await data._read(OneFetch(bytes(fetched)), "t", 3, 0, None, pieces)
     index, records = pieces.get_nowait()
     assert (index, [one.offset for one in records]) == (3, [0, 1])
     error = pieces.get_nowait()
@@ -287,7 +287,7 @@ async def test_records_before_an_unreadable_batch_are_returned_before_its_error(
 
 async def test_an_unreadable_batch_without_an_end_offers_no_offset_to_continue() -> None:
     pieces: asyncio.Queue[Any] = asyncio.Queue()
-    await data._read(OneFetch(b"\0" * 70), "t", 0, 0, None, pieces, None)
+    await data._read(OneFetch(b"\0" * 70), "t", 0, 0, None, pieces)
     assert pieces.get_nowait() == (0, [])
     assert pieces.get_nowait().next_step == "kctl explain t-0"
 
