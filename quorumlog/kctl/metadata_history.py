@@ -95,9 +95,11 @@ class History:
     async def follow(self, offset: int, *, wait: bool = True) -> Any:
         """Read as `read` does.  If the nodes that answer have not reached `offset` yet, wait until one of them has.
 
+        If other nodes have deleted the offset by retention, also wait for nodes that do not answer.
+
         Raises:
-            ClusterError: OFFSET_OUT_OF_RANGE: retention has deleted the offset, or no node reached it in time; or
-                another error of a request.
+            ClusterError: OFFSET_OUT_OF_RANGE: retention has deleted the offset, or no node had it in time; or another
+                error of a request.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limit_s()
@@ -107,21 +109,23 @@ class History:
             except ClusterError as error:
                 if error.code != OUT_OF_RANGE or loop.time() >= deadline:
                     raise
-                ranges = await self.ranges()
-                if any(
-                    offset < each.begins for each in ranges
-                ):  # retention has deleted the records that this reader needs next
+                found = await self._ask_ranges()
+                is_too_old = any(each is not None and offset < each.begins for each in found)
+                if is_too_old and None not in found:  # a node that restarts may still have the records
                     raise
             await asyncio.sleep(AGAIN_S)  # no event signals that a node has caught up
 
     async def ranges(self) -> list[Range]:
         """Return the range of offsets of each node that answers."""
+        return [each for each in await self._ask_ranges() if each is not None]
+
+    async def _ask_ranges(self) -> list[Range | None]:
+        """Return the range of offsets of each node, None for a node that does not answer."""
         try:
             addresses = sorted(set((await node_addresses(self._client, self._limit_s())).values()))
         except ClusterError:
             return []
-        found = await asyncio.gather(*(self._range(address) for address in addresses))
-        return [each for each in found if each is not None]
+        return await asyncio.gather(*(self._range(address) for address in addresses))
 
     async def _range(self, address: str) -> Range | None:
         request = node_pb2.ReadMetadataRequest(from_offset=NOW, max_bytes=1)

@@ -135,7 +135,7 @@ async def _follow(context: Context, reader: _Reader, brokers: Brokers, batches: 
         if (gap := reader.gap) is not None:
             reader.gap = None
             context.output.message(
-                f"the changes from offset {gap[0]} to {gap[1]} are omitted: they are no longer retained"
+                f"the changes from offset {gap[0]} to {gap[1]} are omitted: no node that answers retains them"
             )
 
 

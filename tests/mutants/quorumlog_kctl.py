@@ -52,4 +52,14 @@ MUTANTS = (
         "asyncio.timeout(None)",
         ("tests/unit/quorumlog_server/test_dump.py::test_kctl_does_not_wait_for_a_reader_that_no_signal_ends",),
     ),
+    Mutant(
+        "kctl metadata tail gives up records that a restarting node still has",
+        "quorumlog/kctl/metadata_history.py",
+        "if is_too_old and None not in found:",
+        "if is_too_old:",
+        (
+            "tests/unit/quorumlog/kctl/test_metadata.py"
+            "::test_tail_waits_for_a_node_that_restarts_if_the_others_have_deleted_its_next_record",
+        ),
+    ),
 )

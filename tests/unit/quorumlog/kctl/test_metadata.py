@@ -220,6 +220,40 @@ def test_tail_continues_at_another_node_that_is_behind(
     assert [line.split()[0] for line in out.splitlines()] == [str(end - 1), str(end)]
 
 
+def test_tail_waits_for_a_node_that_restarts_if_the_others_have_deleted_its_next_record(
+    nodes: Nodes, kctl: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_history, "AGAIN_S", 0)
+    first, second = only(nodes), Node()
+    nodes.nodes["node:2"] = second
+    end = first.end
+    ask = second.ask
+    asked = 0
+
+    async def ask_second(rpc: AnyRpc, request: Any) -> Any:
+        """Answer from a log that begins after the first node's end.  At the fourth request, the first node restarts."""
+        nonlocal asked
+        asked += 1
+        if asked == 4:
+            first.plane.node.append(1, encode([Feature("x", 1)]), 1)
+            first.plane.node.commit()
+            first.is_up = True
+        if request.from_offset not in (-1, end):
+            return await ask(rpc, request)
+        if request.from_offset == end:
+            raise ClusterError("OFFSET_OUT_OF_RANGE", "deleted")
+        return node_pb2.ReadMetadataReply(log_start=end + 1, high_watermark=end + 2)
+
+    def break_down() -> None:
+        first.is_up = False
+
+    nodes.at_end = break_down
+    monkeypatch.setattr(second, "ask", ask_second)
+    code, out, err = kctl("tail", "--max-records", "1", "--timeout", "20")
+    assert (code, err) == (0, ""), err
+    assert out.split()[0] == str(end)
+
+
 def test_tail_without_new_records_times_out(nodes: Nodes, kctl: Said) -> None:
     code, out, err = kctl("tail", "--timeout", "0.05", "-o", "json")
     assert (code, out, json.loads(err)["error"]) == (4, "", "TIMED_OUT")

@@ -329,7 +329,7 @@ def test_following_continues_after_failures_and_reports_gaps(log: Log, capsys: p
     assert run(["state-changes", "--follow", "--timeout", "5", "-o", "json"]) == 130
     captured = capsys.readouterr()
     assert "waiting: nobody answers" in captured.err
-    assert "the changes from offset 6 to 19 are omitted: they are no longer retained" in captured.err
+    assert "the changes from offset 6 to 19 are omitted: no node that answers retains them" in captured.err
     assert [each["offset"] for each in lines_of(captured.out)] == [20, 21]
 
 
