@@ -54,6 +54,10 @@ class MalformedError(ValueError):
     """Data that no correct peer sends and no undamaged store holds.  The message names the field and the reason."""
 
 
+class NewerRecordError(MalformedError):
+    """A control record of the store that a newer version wrote."""
+
+
 def require(condition: bool, message: str) -> None:
     """Raise MalformedError unless `condition` holds."""
     if not condition:
@@ -290,7 +294,8 @@ def stored_batch(
     """Return the batch that the store's columns describe.
 
     Raises:
-        MalformedError: the row is damaged, or a control record was written by a newer version.
+        NewerRecordError: a control record has fields that this version does not know.
+        MalformedError: the row is damaged.
     """
     require(kind in (DATA, CONTROL), f"batch at offset {base_offset}: unknown kind {kind}")
     control = None
@@ -301,8 +306,8 @@ def stored_batch(
     batch = Batch(base_offset, epoch, count, timestamp_ms, content if kind == DATA else b"", control)
     check_batch(batch, kind, content, crc)
     # Otherwise this version would drop the fields, and send the record with a valid checksum.
-    is_known = batch_content(batch) == (kind, content)
-    require(is_known, f"the control record at offset {base_offset} has fields that this version does not know")
+    if batch_content(batch) != (kind, content):
+        raise NewerRecordError(f"the control record at offset {base_offset} has fields that this version does not know")
     return batch
 
 

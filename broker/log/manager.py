@@ -12,6 +12,8 @@
     watermark/<log>       everything below it was durable and committed (written by `broker.replica.watermarks`)
     moving/<folder>       the log moves to another directory; see `move_facts`
     future/<folder>       this directory has a complete copy of a log that is moving to it
+    copied/<folder>       the move that made this copy, until a start uses it
+    undone/<move>         the move's decision was undone: the copy in its target does not count
     stray/<name>          a folder that was set aside: the time, and whether it is among the strays yet
     clock                 the wall time that retention used recently
 
@@ -40,7 +42,7 @@ from broker.log.directory_facts import NEXT_STEP, DirectoryFacts
 from broker.log.durability import Durability
 from broker.log.events import LogEvents
 from broker.log.loading import check_whole, load_log
-from broker.log.move_facts import FUTURES, discard_undone, settle_futures
+from broker.log.move_facts import COPIED, FUTURES, UndoneMove, is_copy_of, settle_futures, undone_moves
 from broker.log.moves import LogMoves
 from broker.log.partition_log import PartitionLog
 from broker.log.recent import RecentAppends
@@ -148,9 +150,10 @@ class LogManager:
         Raises:
             CorruptStoreError: the facts of a directory are damaged.
         """
+        undone = [move for directory in self._working() for move in undone_moves(directory.disk)]
         for directory in self._directories.values():
             try:
-                await self._open_directory(directory)
+                await self._open_directory(directory, undone)
             except DiskError as error:
                 self._drop_directory(directory.id)
                 directory.fail(error)
@@ -183,7 +186,7 @@ class LogManager:
                     (self._logs[key],) = copies.values()
                     del self._doubles[key]
 
-    async def _open_directory(self, directory: LogDirectory) -> None:
+    async def _open_directory(self, directory: LogDirectory, undone: Sequence[UndoneMove]) -> None:
         disk = directory.disk
         for folder in (LOGS, STRAYS, FUTURES):
             disk.make_dir(folder)
@@ -195,10 +198,12 @@ class LogManager:
         self.clean_start = self.clean_start and (was_clean or is_new)
         self._clock.load(disk)
         await directory.strays.load()
-        await discard_undone(disk, [other.disk for other in self._working() if other is not directory])
+        for move in undone:
+            if move.target == directory.id and is_copy_of(disk, move):
+                await directory.strays.finish(await directory.strays.intend([move.folder], move.undone_ms, keep=False))
         moved_here = await settle_futures(disk, self._working_disk)
         facts = DirectoryFacts(disk)
-        notes: dict[str, bytes | None] = {}
+        notes: dict[str, bytes | None] = dict.fromkeys(disk.facts.load(COPIED))
         turn = Turn()
         for folder in facts.names():
             if (identity := parse_folder_name(folder)) is None:
@@ -635,10 +640,8 @@ class LogManager:
             DiskError: a directory failed.
         """
         for directory in self._working():
-            # Without the lock, `keep` could write a stray again that a move has finished or given up meanwhile.
-            async with directory.changing:
-                with directory.reported():
-                    await directory.strays.keep()
+            with directory.reported():
+                await directory.strays.keep(directory.changing)
 
     async def delete_strays(self, now_ms: int, kept_ms: int, unreported: Collection[LogKey] = ()) -> int:
         """Delete strays that an earlier call saw at least `kept_ms` ago, unless they are exempt; return their number.

@@ -23,22 +23,23 @@ deleted.  It shows where the log is, if the target is offline or missing at a st
 until then, the facts of the log in the target name the source (`LogState.moved_from`).  If the source has failed, the
 report must state that the replica left it with all records.
 
-If the target fails between steps 4 and 6, the move is undone: one transaction gives the source its facts about the log
-again, and the fact `undone/<target>/<folder>`.  The target may have finished step 5 by then, and the metadata may name
-it because of an earlier move.  But later records are only in the source.  So the next start at which both directories
-work deletes the copy in the target, and then that fact.
+If the target fails after step 4, the move is undone: one transaction gives the source its facts about the log again,
+and the fact `undone/<move>`.  The target may have renamed the folder by then, and may even have the facts of the log.
+The metadata may name the target because of an earlier move.  But later records are only in the source.  So the next
+start at which both directories work sets the copy in the target aside, and then deletes the fact.  The fact
+`copied/<folder>` in the target names the move that made the copy.  A start deletes that fact, because it uses the copy.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from broker.log.state import DAMAGED, decode_state, folder_fact, state_fact, watermark_fact
+from broker.log.state import state_fact, watermark_fact
 from broker.log.types import LOGS, LogKey, parse_folder_name
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import Disk
@@ -48,11 +49,12 @@ FUTURES = "futures"
 """The folder of a data directory that holds the copies of logs that move there."""
 MOVING = "moving/"
 FUTURE = "future/"
+COPIED = "copied/"
 UNDONE = "undone/"
 
 logger = get_logger("log")
 
-_Fact = TypeVar("_Fact", "MoveFact", "FutureFact")
+_Fact = TypeVar("_Fact", "MoveFact", "FutureFact", "UndoneMove")
 
 
 class MoveFact(msgspec.Struct, frozen=True):
@@ -67,6 +69,18 @@ class FutureFact(msgspec.Struct, frozen=True):
 
     source: UUID
     facts: dict[str, bytes]
+
+
+class UndoneMove(msgspec.Struct, frozen=True):
+    """The fact, in the source, that a decision was undone.  undone_ms: wall time of the decision.
+
+    move: identifies the move, together with its target.
+    """
+
+    move: str
+    folder: str
+    target: UUID
+    undone_ms: int
 
 
 class FoundMove(NamedTuple):
@@ -87,16 +101,21 @@ def future_fact(folder: str) -> str:
     return FUTURE + folder
 
 
-def undone_fact(folder: str, target: UUID) -> str:
-    """Return the key of the fact that a move to `target` was undone, in its source."""
-    return f"{UNDONE}{target}/{folder}"
+def copied_fact(folder: str) -> str:
+    """Return the key of the fact that names the move which made a copy, in its target."""
+    return COPIED + folder
+
+
+def undone_fact(move: str) -> str:
+    """Return the key of the fact that a move was undone, in its source."""
+    return UNDONE + move
 
 
 def future_path(folder: str) -> str:
     return f"{FUTURES}/{folder}"
 
 
-def encode_fact(fact: MoveFact | FutureFact) -> bytes:
+def encode_fact(fact: MoveFact | FutureFact | UndoneMove) -> bytes:
     return msgspec.json.encode(fact)
 
 
@@ -139,56 +158,26 @@ async def settle_futures(target: Disk, source_of: Callable[[UUID], Disk | None])
     return finished
 
 
-def undone_moves(source: Disk) -> Iterator[tuple[str, UUID]]:
-    """Yield the folder and the target of each move from `source` that was undone.
+def undone_moves(source: Disk) -> list[UndoneMove]:
+    """Return the moves from this directory that were undone.
 
     Raises: CorruptStoreError: a fact is damaged.
     """
-    for name in source.facts.load(UNDONE):
-        target, _, folder = name.removeprefix(UNDONE).partition("/")
-        try:
-            yield folder, UUID(target)
-        except ValueError as error:
-            raise CorruptStoreError(f"fact {name} is damaged: {error}") from error
+    return [_decode(name, value, UndoneMove) for name, value in source.facts.load(UNDONE).items()]
 
 
-async def discard_undone(target: Disk, sources: Iterable[Disk]) -> None:
-    """Make the copies of undone moves to this directory futures that do not count, before `settle_futures`.
+def is_copy_of(target: Disk, undone: UndoneMove) -> bool:
+    """Return whether the target has the copy that this move made, and no start has used the copy since.
 
-    sources: the other directories that work.
-
-    Raises:
-        CorruptStoreError: a fact is damaged.
-        DiskError: this directory failed.
+    Raises: CorruptStoreError: a fact is damaged.
     """
-    for source in sources:
-        for folder, target_id in undone_moves(source):
-            if target_id == target.directory_id and _is_copy_of(target, folder, source.directory_id):
-                await _make_future(target, folder)
-                logger.info("copy of an undone move dropped", directory_id=target.directory_id, folder=folder)
-
-
-def _is_copy_of(target: Disk, folder: str, source: UUID) -> bool:
-    """Return whether the log in this folder is a finished copy from `source`, and not a replica created since then."""
-    future, state = future_fact(folder), state_fact(folder)
-    if (value := target.facts.load(future).get(future)) is not None:
-        return not target.exists(future_path(folder)) and _decode(future, value, FutureFact).source == source
-    value = target.facts.load(state).get(state)
-    return value is not None and source in decode_state(state, value).moved_from
-
-
-async def _make_future(target: Disk, folder: str) -> None:
-    """Move a log back to the futures, and delete its facts.  A start repeats this if it was interrupted.
-
-    Raises: DiskError.
-    """
-    if target.exists(f"{LOGS}/{folder}"):
-        target.rename(f"{LOGS}/{folder}", future_path(folder))
-    await target.flush((), (LOGS, FUTURES))
-    keys = [future_fact(folder), state_fact(folder), folder_fact(folder), DAMAGED + folder]
-    if (identity := parse_folder_name(folder)) is not None:
-        keys.append(watermark_fact(identity[0]))
-    await target.facts.commit(dict.fromkeys(keys))
+    folder, future = undone.folder, future_fact(undone.folder)
+    if not target.exists(f"{LOGS}/{folder}"):
+        return False
+    facts = target.facts.load(copied_fact(folder))
+    if not target.exists(future_path(folder)) and (value := target.facts.load(future).get(future)) is not None:
+        facts = _decode(future, value, FutureFact).facts  # the folder was renamed, but has no facts yet
+    return facts.get(copied_fact(folder)) == undone.move.encode()
 
 
 def _is_decided(target: Disk, folder: str, fact: FutureFact, source_of: Callable[[UUID], Disk | None]) -> bool | None:

@@ -33,6 +33,8 @@ from broker.log.move_facts import (
     FoundMove,
     FutureFact,
     MoveFact,
+    UndoneMove,
+    copied_fact,
     encode_fact,
     facts_after,
     finish_future,
@@ -79,8 +81,13 @@ class Future(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """A complete copy.  fact: the target's fact about it."""
+    """A complete copy.
 
+    move: see `UndoneMove`.  decided_ms: wall time.  fact: the target's fact about the copy.
+    """
+
+    move: str
+    decided_ms: int
     state: LogState
     watermark: int
     folder_fact: bytes
@@ -191,10 +198,10 @@ class LogMoves:
             if directory.failure is not None:
                 continue
             changes: dict[str, bytes | None] = {}
-            for folder, target_id in undone_moves(directory.disk):
-                target = self._directories.get(target_id)
-                if target is None or target.failure is None:  # else its copy has not been deleted yet
-                    changes[undone_fact(folder, target_id)] = None
+            for undone in undone_moves(directory.disk):
+                target = self._directories.get(undone.target)
+                if target is not None and target.failure is None:  # its copy has been set aside
+                    changes[undone_fact(undone.move)] = None
             for move in found_moves(directory.disk):
                 target = self._directories.get(move.fact.target)
                 if target is not None and target.failure is not None:
@@ -380,10 +387,10 @@ class LogMoves:
                 return False
             log.durability.hold()
             try:
-                if (prepared := await self._prepare(copy)) is None:
+                if (prepared := await self._prepare(copy, wall_ms())) is None:
                     return False
                 facts: dict[str, bytes | None] = {}
-                stray = await copy.source.strays.plan(copy.folder, copy.target.id, wall_ms(), facts)
+                stray = await copy.source.strays.plan(copy.folder, copy.target.id, prepared.decided_ms, facts)
                 facts[moving_fact(copy.folder)] = encode_fact(MoveFact(copy.target.id, is_decided=True))
                 copy.may_be_decided = True
                 with copy.source.reported():
@@ -393,19 +400,23 @@ class LogMoves:
                 if not copy.may_be_decided:
                     log.durability.release()
 
-    async def _prepare(self, copy: LogCopy) -> _Prepared | None:
+    async def _prepare(self, copy: LogCopy, now_ms: int) -> _Prepared | None:
         """Complete the copy up to the current end, and make it durable.  None: the move ends, or is put off."""
         log, target = copy.log, copy.target
         state = log.upkeep.state_after_move(copy.source.id, target.id)
         watermark = min(log.high_watermark, log.marks.durable_offset)
         fact = log.durability.wanted_fact()
         ends = copy.ends()
+        # A move that was undone does not go to this target again before a start has set the copy aside.  So an earlier
+        # move of this log to this target differs in its source or in the log's end.
+        move = f"{copy.source.id}/{copy.folder}/{log.end_offset}/{now_ms}"
         facts = {
+            copied_fact(copy.folder): move.encode(),
             state_fact(copy.folder): encode_state(state),
             folder_fact(copy.folder): fact,
             watermark_fact(log.key): b"%d" % watermark,
         }
-        prepared = _Prepared(state, watermark, fact, FutureFact(copy.source.id, facts))
+        prepared = _Prepared(move, now_ms, state, watermark, fact, FutureFact(copy.source.id, facts))
         try:
             async with asyncio.timeout(HOLD_S):
                 while await copy.step(ends):
@@ -438,7 +449,7 @@ class LogMoves:
         except DiskError:
             if target.failure is None:
                 return True
-            await self._take_back(copy, stray)
+            await self._take_back(copy, prepared, stray)
             return False
         source.flush.forget(log.durability)
         log.durability.mark_dirty = target.flush.mark
@@ -449,12 +460,13 @@ class LogMoves:
         self._events.log_moved(log.key)
         return True
 
-    async def _take_back(self, copy: LogCopy, stray: dict[str, StrayState]) -> None:
+    async def _take_back(self, copy: LogCopy, prepared: _Prepared, stray: dict[str, StrayState]) -> None:
         """Undo the decision, because the target has failed.  The source still has every record."""
         log, source = copy.log, copy.source
         facts = source.strays.give_up(stray)
         facts[moving_fact(copy.folder)] = encode_fact(MoveFact(copy.target.id))
-        facts[undone_fact(copy.folder, copy.target.id)] = b""  # the target may have its facts of the log already
+        undone = UndoneMove(prepared.move, copy.folder, copy.target.id, prepared.decided_ms)
+        facts[undone_fact(undone.move)] = encode_fact(undone)  # the target may have its facts of the log already
         facts[state_fact(copy.folder)] = encode_state(log.upkeep.take_state())
         facts[folder_fact(copy.folder)] = log.durability.folder_fact
         facts[watermark_fact(log.key)] = b"%d" % log.marks.take_watermark()

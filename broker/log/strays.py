@@ -162,9 +162,13 @@ class StrayFolders:
         await disk.facts.commit({STRAY + name: msgspec.json.encode(stray) for name, stray in named.items()})
         known.update(named)  # from now on these strays may be deleted
 
-    async def keep(self) -> None:
-        """Exempt all current strays from `delete_old`; durable on return."""
-        async with self._deleting:
+    async def keep(self, changing: asyncio.Lock) -> None:
+        """Exempt all current strays from `delete_old`; durable on return.
+
+        changing: guards the other changes of strays.  Without it, this call could write a stray again that a move has
+            finished or given up meanwhile.
+        """
+        async with self._deleting, changing:  # in this order: a deletion may take long, and must not delay changes
             kept = {name: msgspec.structs.replace(stray, is_kept=True) for name, stray in self._known.items()}
             if kept:
                 facts: dict[str, bytes | None] = {STRAY + name: msgspec.json.encode(kept[name]) for name in kept}

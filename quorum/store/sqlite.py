@@ -32,7 +32,7 @@ from crc32c import crc32c
 from msgspec.structs import replace
 
 from quorum import codec
-from quorum.codec import MalformedError
+from quorum.codec import MalformedError, NewerRecordError
 from quorum.core.types import Batch, LogBase, LogEnd, QuorumState, TargetVoters, Voters, VoterSet
 from quorum.ports import StoredQuorum, StoreWrite
 from quorum.snapshot_file import SnapshotInfo, decode_base, encode_base
@@ -470,6 +470,8 @@ class SqliteQuorumStore:
     def _batch(self, row: tuple[int, int, int, int, int, bytes, int]) -> Batch:
         try:
             return codec.stored_batch(*row)
+        except NewerRecordError as error:
+            raise StoreRefusedError(f"{self._path}: {error}", next_step="run the newer version") from error
         except MalformedError as error:
             raise self._corrupt(str(error)) from error
         except (TypeError, OverflowError) as error:

@@ -96,8 +96,9 @@ async def test_a_control_record_with_an_unknown_field_is_refused_at_the_start(tm
     with connection:
         connection.execute("UPDATE batches SET content = ?, crc = ? WHERE base_offset = 1", (content, crc))
     connection.close()
-    with pytest.raises(CorruptStoreError, match="at offset 1 has fields that this version does not know"):
+    with pytest.raises(StoreRefusedError, match="at offset 1 has fields that this version does not know") as refused:
         await make(tmp_path / "q").open(1, CLUSTER)
+    assert refused.value.next_step == "run the newer version"
 
 
 async def test_an_upgraded_store_can_keep_snapshots(tmp_path: Path) -> None:
