@@ -68,13 +68,6 @@ MUTANTS = (
         (f"{TRANSACTION_TESTS}::test_records_are_not_treated_as_duplicates_after_the_topic_id_changed",),
     ),
     Mutant(
-        "the numbers of an aborted transaction go on in a topic that goes on under another id",
-        LANE_SENDER,
-        "        elif lane.sequence.identity == former.sequence.identity:",
-        "        elif former.sequence.identity is not None:",
-        (f"{TRANSACTION_TESTS}::test_records_are_not_treated_as_duplicates_after_the_topic_id_changed",),
-    ),
-    Mutant(
         "records overtake those of a topic that goes on under another id",
         LANE_SENDER,
         "        await former.ended.wait()\n",
