@@ -131,7 +131,7 @@ MUTANTS = (
     Mutant(
         "a move whose target fails after the decision is not taken back",
         MOVES,
-        "            await self._take_back(copy, stray)\n",
+        "            await self._take_back(copy, prepared, stray)\n",
         "",
         (f"{MOVE_TESTS}::test_a_target_that_fails_leaves_the_source_unharmed",),
     ),
