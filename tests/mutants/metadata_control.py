@@ -45,7 +45,7 @@ MUTANTS = (
         "metadata/control/partitions_count.py",
         "    if count == now:\n        return None  #",
         "    if count < 0:\n        return None  #",
-        (f"{INTERNAL_TESTS}::test_its_number_of_partitions_does_not_change",),
+        (f"{INTERNAL_TESTS}::test_the_number_of_partitions_of_an_internal_topic_cannot_be_changed",),
     ),
     Mutant(
         "leaderships that are moved late in a controlled shutdown have no head",
