@@ -42,6 +42,10 @@ async def test_kctl_shows_resets_and_deletes_a_group(tmp_path: Path) -> None:
             await asyncio.to_thread(read_half, group)
             reset = ("groups", "reset-offsets", group.name, "--topic", group.topic, "--to-latest")
 
+            async def is_stable() -> bool:
+                return bool(await done(cluster, "groups", "list", "--state", "Stable"))
+
+            await wait_until(is_stable, TIMEOUT_S, "the group was stable")
             (listed,) = await done(cluster, "groups", "list", "--state", "Stable")
             assert (listed["group"], listed["type"], listed["protocol_type"]) == (group.name, "classic", "consumer")
             described = await done(cluster, "groups", "describe", group.name)
