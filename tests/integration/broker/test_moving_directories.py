@@ -88,6 +88,7 @@ async def test_replicas_move_to_the_other_directory_under_load_and_after_a_kill(
             KafkaCode.LOG_DIR_NOT_FOUND,
         ]
         await done(cluster, "topics", "create", TOPIC, "--partitions", str(PARTITIONS), "--replication-factor", "1")
+        await wait_until(lambda: _has_every_replica(cluster), TIMEOUT_S, "the broker had created its replicas")
         assert Place(0, paths[1], is_future=False) in await places(cluster)
         acknowledged: Records = {}
         is_over = asyncio.Event()
@@ -150,6 +151,10 @@ async def test_a_reassignment_plan_with_directories_moves_a_replica_to_another_d
 
 async def _has(acknowledged: Records, count: int) -> bool:
     return len(acknowledged) >= count
+
+
+async def _has_every_replica(cluster: DevCluster) -> bool:
+    return len(await places(cluster)) == PARTITIONS
 
 
 async def _are(cluster: DevCluster, expected: list[Place]) -> bool:

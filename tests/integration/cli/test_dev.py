@@ -11,10 +11,13 @@ from quorumlog.kctl import processes
 
 from .conftest import run
 
+PORT_BASE = 10_000 + os.getpid() % 80 * 100
+"""Below the ports of other clusters of the tests, and below those that the system gives to connections."""
+
 
 def test_a_dev_cluster_starts_reports_its_status_and_stops(tmp_path: Path) -> None:
     home = tmp_path / "dev"
-    base = 20_000 + os.getpid() % 20_000
+    base = PORT_BASE
     try:
         up = run("kctl", "dev", "up", "--dir", str(home), "--port-base", str(base), "-o", "json")
         assert up.returncode == 0, up.stderr
@@ -78,7 +81,7 @@ def test_a_small_dev_cluster_serves_consumer_groups(tmp_path: Path) -> None:
     from confluent_kafka import Consumer, TopicPartition
 
     home = tmp_path / "small"
-    options = ("--dir", str(home), "--voters", "3", "--brokers", "1", "--port-base", str(21_000 + os.getpid() % 20_000))
+    options = ("--dir", str(home), "--voters", "3", "--brokers", "1", "--port-base", str(PORT_BASE + 50))
     up = run("kctl", "dev", "up", *options, "-o", "json")
     try:
         assert up.returncode == 0, up.stderr
