@@ -371,7 +371,7 @@ def _shut_down(
         return Decision(_answer(image, broker, request, should_shutdown=True))
     changes = departures(image, broker.broker_id, Reason.CONTROLLED_SHUTDOWN)
     if changes or not broker.in_controlled_shutdown:
-        # Written again with later changes: it is their cause, and the others must have applied it, too.
+        # Each batch of changes begins with this record, which is their cause.  The others must have applied its offset.
         head = BrokerChange(broker.broker_id, broker.epoch, in_controlled_shutdown=True)
         return Decision(_answer(image, broker, request), batch_with_head(head, changes)[0], more=True)
     if image.leader_count(broker.broker_id) == 0 and others_applied > broker.last_offset:

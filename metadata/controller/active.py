@@ -13,10 +13,10 @@ replaced would decide on an old state.  If records were appended, their commit i
 this epoch, so none of these voters had a later epoch.  Otherwise the voters confirm the leadership in one round, which
 all waiting requests share.
 
-There is one exception: a heartbeat that changes nothing is answered without a round or a commit.  Whether the broker is
-fenced then comes from the committed image.  A broker normally serves and leads according to the records that it has
-applied, whatever the answer is.  A broker whose process was suspended depends on the answer, so it first sends another
-request, which waits for the proof (`LifecycleRunner`).
+A heartbeat that changes nothing is answered at once, without a round or a commit.  Its answer says whether the broker
+is fenced in the committed image.  A broker normally serves and leads according to the records that it has applied,
+whatever the answer is.  A broker whose process was suspended depends on the answer, so it first sends another request,
+which waits for the proof (`LifecycleRunner`).
 
 When leadership ends, `pending` is dropped.  A request that appended records is answered with OUTCOME_UNKNOWN, since the
 next leader may still commit them.  All other requests had no effect, and are answered with NOT_CONTROLLER.

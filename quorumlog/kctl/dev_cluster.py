@@ -114,7 +114,7 @@ class DevCluster:
 
 
 def load(directory: Path) -> DevCluster | None:
-    """Return the cluster in `directory`; None if there is none.
+    """Return the cluster whose files are in `directory`, or None.
 
     Raises:
         ConfigError: cluster.json cannot be read or is not ours.

@@ -13,6 +13,7 @@ MOVES = "broker/log/moves.py"
 STRAYS = "broker/log/strays.py"
 UNIT = "tests/unit/broker/log"
 MOVE_TESTS = f"{UNIT}/test_moves.py"
+UNDONE_TESTS = f"{UNIT}/test_undone_moves.py"
 MOVE_CRASHES = f"{MOVE_TESTS}::test_a_crash_at_any_step_of_a_move_loses_no_acknowledged_record"
 
 MUTANTS = (
@@ -161,35 +162,35 @@ MUTANTS = (
         STRAYS,
         "        async with self._deleting, changing:  #",
         "        async with self._deleting:  #",
-        (f"{MOVE_TESTS}::test_keeping_strays_does_not_disturb_a_move",),
+        (f"{UNDONE_TESTS}::test_keeping_strays_does_not_disturb_a_move",),
     ),
     Mutant(
         "the copy of an undone move stays in its target",
         MANAGER,
         "            if move.target == directory.id and is_copy_of(disk, move):\n",
         "            if False:\n",
-        (f"{MOVE_TESTS}::test_an_interrupted_start_sets_the_copy_of_an_undone_move_aside",),
+        (f"{UNDONE_TESTS}::test_an_interrupted_start_sets_the_copy_of_an_undone_move_aside",),
     ),
     Mutant(
         "an undone move is forgotten at once",
         MOVES,
         "        facts[undone_fact(undone.move)] = encode_fact(undone)",
         "        facts[undone_fact(undone.move)] = None",
-        (f"{MOVE_TESTS}::test_an_interrupted_start_sets_the_copy_of_an_undone_move_aside",),
+        (f"{UNDONE_TESTS}::test_an_interrupted_start_sets_the_copy_of_an_undone_move_aside",),
     ),
     Mutant(
         "an undone move is forgotten while its target is offline",
         MOVES,
         "                if target is not None and target.failure is None:  # its copy has been set aside",
         "                if True:",
-        (f"{MOVE_TESTS}::test_an_undone_move_is_remembered_while_its_target_is_offline_and_after_a_cancellation",),
+        (f"{UNDONE_TESTS}::test_an_undone_move_is_remembered_while_its_target_is_offline_and_after_a_cancellation",),
     ),
     Mutant(
         "an undone move sets aside a replica that was created later in its target",
         MOVE_FACTS,
         "    return facts.get(copied_fact(folder)) == undone.move.encode()",
         "    return True",
-        (f"{MOVE_TESTS}::test_a_replica_that_was_created_in_the_target_of_an_undone_move_is_kept",),
+        (f"{UNDONE_TESTS}::test_a_replica_that_was_created_in_the_target_of_an_undone_move_is_kept",),
     ),
     Mutant(
         "a decided move counts as finished although its source has failed",
@@ -203,6 +204,6 @@ MUTANTS = (
         MANAGER,
         "        notes: dict[str, bytes | None] = dict.fromkeys(disk.facts.load(COPIED))",
         "        notes: dict[str, bytes | None] = {}",
-        (f"{MOVE_TESTS}::test_a_copy_that_a_start_without_the_source_has_used_is_not_set_aside",),
+        (f"{UNDONE_TESTS}::test_a_copy_that_a_start_without_the_source_has_used_is_not_set_aside",),
     ),
 )

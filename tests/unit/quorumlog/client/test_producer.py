@@ -12,7 +12,7 @@ from broker.kafka import handlers
 from broker.kafka.api import ProducerIdResult
 from quorumlog.client import cluster as cluster_module
 from quorumlog.client import partitions
-from quorumlog.client.cluster import Cluster
+from quorumlog.client.cluster import Cluster, TopicState
 from quorumlog.client.producer import ACKS_NONE, Producer
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
@@ -285,17 +285,23 @@ async def test_the_leader_of_a_topic_that_was_created_again_is_found() -> None:
         assert (await cluster.leader("t", 0, 10.0)).port == brokers.addresses[1][1]
 
 
+async def recreate(brokers: FakeBrokers, cluster: Cluster) -> TopicState:
+    """Let the topic t be known with leader epoch 1, and create it again with epoch 0.  Return its former state."""
+    await brokers.create("t", [1])
+    await brokers.move("t", 0, 2)
+    before = (await cluster.topic_states(["t"], 10.0))["t"]
+    await brokers.delete("t")
+    await brokers.create("t", [1], first_epoch=0)
+    return before
+
+
 @pytest.mark.parametrize("a_day_has_passed", [False, True])
 async def test_lower_epochs_of_another_topic_id_count_only_after_a_day(
     monkeypatch: pytest.MonkeyPatch, a_day_has_passed: bool
 ) -> None:
     """Within a day, they come from a broker that lags.  After that, a new topic begins at epoch 0 again."""
     async with fake_brokers(2) as brokers, client_of(brokers) as cluster:
-        await brokers.create("t", [1])
-        await brokers.move("t", 0, 2)
-        before = (await cluster.topic_states(["t"], 10.0))["t"]
-        await brokers.delete("t")
-        await brokers.create("t", [1], first_epoch=0)
+        before = await recreate(brokers, cluster)
         if a_day_has_passed:
             monkeypatch.setattr(cluster_module, "EPOCHS_GO_ON_S", 0.0)
         after = (await cluster.topic_states(["t"], 10.0))["t"]
@@ -310,11 +316,7 @@ async def test_a_topic_that_apache_kafka_created_again_with_lower_epochs_is_used
     """Its leader epochs begin at 0 again, so they do not show which answer is older."""
     monkeypatch.setattr(handlers, "HANDLERS", {api: each for api, each in handlers.HANDLERS.items() if api < 10_000})
     async with fake_brokers(2) as brokers, client_of(brokers) as cluster:
-        await brokers.create("t", [1])
-        await brokers.move("t", 0, 2)
-        before = (await cluster.topic_states(["t"], 10.0))["t"]
-        await brokers.delete("t")
-        await brokers.create("t", [1], first_epoch=0)
+        before = await recreate(brokers, cluster)
         async with Producer(cluster, delivery_timeout_s=5.0) as producer:
             await (await producer.send("t", 0, batch(0)))
         after = (await cluster.topic_states(["t"], 10.0))["t"]

@@ -188,12 +188,17 @@ def test_tail_follows_new_records_and_ends_at_its_limit(nodes: Nodes, kctl: Said
     assert [line.split()[0] for line in out.splitlines()] == [str(end + number) for number in range(5)]
 
 
+def two(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> tuple[Node, Node]:
+    """Add a second node.  A reader asks both again without a pause."""
+    monkeypatch.setattr(metadata_history, "AGAIN_S", 0)
+    nodes.nodes["node:2"] = second = Node()
+    return only(nodes), second
+
+
 def test_tail_continues_at_another_node_that_is_behind(
     nodes: Nodes, kctl: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata_history, "AGAIN_S", 0)
-    first, second = only(nodes), Node()
-    nodes.nodes["node:2"] = second
+    first, second = two(nodes, monkeypatch)
     first.plane.node.append(1, encode([Feature("x", 1)]), 1)
     first.plane.node.commit()
     end = first.end
@@ -223,9 +228,7 @@ def test_tail_continues_at_another_node_that_is_behind(
 def test_tail_waits_for_a_node_that_restarts_if_the_others_have_deleted_its_next_record(
     nodes: Nodes, kctl: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata_history, "AGAIN_S", 0)
-    first, second = only(nodes), Node()
-    nodes.nodes["node:2"] = second
+    first, second = two(nodes, monkeypatch)
     end = first.end
     ask = second.ask
     asked = 0
