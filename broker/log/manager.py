@@ -199,7 +199,7 @@ class LogManager:
         self._clock.load(disk)
         await directory.strays.load()
         for move in undone:
-            if move.target == directory.id and is_copy_of(disk, move):
+            if is_copy_of(disk, move):
                 await directory.strays.finish(await directory.strays.intend([move.folder], move.undone_ms, keep=False))
         moved_here = await settle_futures(disk, self._working_disk)
         facts = DirectoryFacts(disk)

@@ -72,9 +72,9 @@ class FutureFact(msgspec.Struct, frozen=True):
 
 
 class UndoneMove(msgspec.Struct, frozen=True):
-    """The fact, in the source, that a decision was undone.  undone_ms: wall time of the decision.
+    """The fact, in the source, that a decision was undone.
 
-    move: identifies the move, together with its target.
+    move: identifies the move.  undone_ms: wall time of the decision.
     """
 
     move: str

@@ -409,7 +409,7 @@ class LogMoves:
         ends = copy.ends()
         # A move that was undone does not go to this target again before a start has set the copy aside.  So an earlier
         # move of this log to this target differs in its source or in the log's end.
-        move = f"{copy.source.id}/{copy.folder}/{log.end_offset}/{now_ms}"
+        move = f"{copy.source.id}/{target.id}/{copy.folder}/{log.end_offset}/{now_ms}"
         facts = {
             copied_fact(copy.folder): move.encode(),
             state_fact(copy.folder): encode_state(state),

@@ -164,6 +164,8 @@ async def test_transactions_that_cannot_be_ended_delay_no_others_beyond_the_limi
         assert rig.log.producers.transactions.open.keys() == {7}
     await place.look()
     assert not place.is_open
+    await place.look()
+    assert not place.hanging._checked_ms
 
 
 async def test_a_coordinators_answer_is_ignored_if_the_producer_has_written_another_batch_meanwhile(

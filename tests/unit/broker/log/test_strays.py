@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID
@@ -74,6 +75,32 @@ async def test_kept_strays_are_deleted_only_by_a_purge(rig: Rig) -> None:
     assert await rig.logs.purge_strays() == 2
     assert (os.listdir(rig.folder / "strays"), rig.logs.strays()) == ([], [])
     assert rig.disk.facts.load("stray/") == {}
+
+
+async def test_keeping_strays_during_a_purge_delays_no_other_change_of_the_directory(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(rig.create(), 5)
+    log = rig.create(key=OTHER)
+    fill(log, 5)
+    await rig.logs.set_aside([KEY], wall_ms=1)
+    may_delete, remove_tree = threading.Event(), rig.disk.remove_tree
+
+    def wait(path: str) -> None:
+        may_delete.wait()
+        remove_tree(path)
+
+    monkeypatch.setattr(rig.disk, "remove_tree", wait)
+    purging = asyncio.create_task(rig.logs.purge_strays())
+    await asyncio.sleep(0)
+    keeping = asyncio.create_task(rig.logs.keep_strays())
+    try:
+        await rig.logs.checkpoint([log])
+        assert not keeping.done()
+    finally:
+        may_delete.set()
+    assert await purging == 1
+    await keeping
 
 
 async def test_strays_are_purged_while_another_log_is_being_set_aside(rig: Rig) -> None:

@@ -79,9 +79,7 @@ async def test_keeping_strays_does_not_disturb_a_move(failing: int | None, later
 
 
 @pytest.mark.parametrize("power_cut", [False, True])
-async def test_an_interrupted_start_sets_the_copy_of_an_undone_move_aside(
-    power_cut: bool,
-) -> None:
+async def test_an_interrupted_start_sets_the_copy_of_an_undone_move_aside(power_cut: bool) -> None:
     stop_at, is_stopped = 0, True
     while is_stopped:
         rig = await _undone_move(stop_at + 1)
@@ -99,6 +97,7 @@ async def test_an_interrupted_start_sets_the_copy_of_an_undone_move_aside(
             assert not rig.logs.doubles
             assert batches_of(rig.log) == rig.appended
             assert rig.disks[0].facts.load("undone/") == {}
+            assert [one.folder for one in rig.logs.strays()] == [FOLDER]
             await rig.run()
             rig.check_moved()
             assert batches_of(rig.log) == rig.appended
