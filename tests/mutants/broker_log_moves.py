@@ -206,4 +206,11 @@ MUTANTS = (
         "        notes: dict[str, bytes | None] = {}",
         (f"{UNDONE_TESTS}::test_a_copy_that_a_start_without_the_source_has_used_is_not_set_aside",),
     ),
+    Mutant(
+        "keeping strays delays all changes of a directory until a purge ends",
+        STRAYS,
+        "        async with self._deleting, changing:  #",
+        "        async with changing, self._deleting:  #",
+        (f"{UNIT}/test_strays.py::test_keeping_strays_during_a_purge_delays_no_other_change_of_the_directory",),
+    ),
 )

@@ -81,21 +81,22 @@ async def test_keeping_strays_during_a_purge_delays_no_other_change_of_the_direc
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(rig.create(), 5)
-    log = rig.create(key=OTHER)
-    fill(log, 5)
     await rig.logs.set_aside([KEY], wall_ms=1)
-    may_delete, remove_tree = threading.Event(), rig.disk.remove_tree
+    (directory,) = rig.logs._directories.values()
+    begun, may_delete, remove_tree = threading.Event(), threading.Event(), rig.disk.remove_tree
 
     def wait(path: str) -> None:
+        begun.set()
         may_delete.wait()
         remove_tree(path)
 
     monkeypatch.setattr(rig.disk, "remove_tree", wait)
     purging = asyncio.create_task(rig.logs.purge_strays())
-    await asyncio.sleep(0)
+    await asyncio.to_thread(begun.wait)
     keeping = asyncio.create_task(rig.logs.keep_strays())
     try:
-        await rig.logs.checkpoint([log])
+        await asyncio.sleep(0)
+        assert not directory.changing.locked()
         assert not keeping.done()
     finally:
         may_delete.set()
