@@ -36,9 +36,9 @@ With `--update` it also stores the results and writes this page. With `--peer ka
 Apache Kafka, which shows whether a failure is caused by the brokers. The programs need Java and Maven, Go, Node.js and
 npm, Cargo with CMake and a C compiler, and kcat. A program whose tools are missing is not run.
 
-Each check compares data: another client reads the records that a client produces, and the client reads the records of
-another one. The checks of groups have two members that share four partitions. One of them leaves, and its successor
-resumes at the committed offsets.
+Each check compares data: the client reads the records of another client, and another client reads the records of this
+one. The checks of groups have two members that share four partitions. One of them leaves, and its successor resumes at
+the committed offsets.
 
 `yes`: passed. `-`: the client does not have this feature. An empty cell: the check is not made with this release.
 `not served`: the brokers do not advertise the requests that the check needs. `not run`: see
