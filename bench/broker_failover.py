@@ -8,8 +8,8 @@ the others are fakes, which only register and send heartbeats.  The leader fails
 remaining broker is real.  It has a quarter of the followers, and all measurements of brokers come from it.
 
 The session timeout is not counted.  Time 0 is when the first batch of leader changes is appended (its timestamp in the
-metadata log).  The decision of that batch is made before time 0, and is added to the totals.  The measurements of each
-kill, in ms after time 0:
+metadata log).  The decision of that batch is made before time 0, and is added to the totals.  The measurements, in ms;
+all except decide and to_the_last are times after time 0:
 
     decide            the pure decision alone, all batches, measured in this process on an image of the same size
     last_append       the last batch of leader changes is appended

@@ -7,10 +7,11 @@ state.
 
 **Positions.** A follower's fetch offset is its *flushed* end.  So its position at the leader covers only records that
 its disk would still have after a power failure.  The leader's own position is also its flushed end; its unflushed tail
-never counts.  A position counts only if the fetch names this leader epoch, if its broker epoch is not older than the
-one in the image, and if the leader's epoch history confirms its offset.  Any other position could acknowledge bytes of
-another history.  So a position is an offset *and* the epoch of the record before it.  Both sides still know that epoch
-when retention has deleted the record.  A replica that starts over receives this epoch with its new start.
+never counts.  With `write.caching`, records count as flushed once they are written.  A position counts only if the
+fetch names this leader epoch, if its broker epoch is not older than the one in the image, and if the leader's epoch
+history confirms its offset.  Any other position could acknowledge bytes of another history.  So a position is an offset
+*and* the epoch of the record before it.  Both sides still know that epoch when retention has deleted the record.  A
+replica that starts over receives this epoch with its new start.
 
 **Watermark.**  The watermark is the lowest position in the *maximal* ISR.  That is the committed ISR plus every
 addition that was proposed at this partition epoch and might still be accepted.  A proposed removal does not count
@@ -21,10 +22,9 @@ leader knew at its election (KAFKA-15583).  It never moves back.
 **Proposals.**  An ISR change is a compare-and-set on the partition epoch.  For the watermark, a proposal is in force
 from the moment it is sent until the metadata log shows a higher partition epoch or a definite refusal arrives.  A
 missing answer (timeout, connection, NOT_CONTROLLER) decides nothing: a copy of the request may still be in transit, and
-may still be accepted.  The additions of the proposal then stay in the maximal ISR.  The next proposal under the same
-partition epoch decides, as at most one of these proposals can be accepted.  A refusal that follows an unanswered copy
-is therefore not definite.  In that case the leader sends another proposal, even if it equals the committed ISR.  Its
-acceptance moves the partition epoch past every copy.
+may still be accepted.  The additions of the proposal then stay in the maximal ISR, even if a later proposal under the
+same partition epoch is refused.  So the leader proposes again, even if the proposal equals the committed ISR.  At most
+one proposal under a partition epoch is accepted, and its acceptance moves the partition epoch past every copy.
 
 **Joining.**  A follower may join under these conditions.  It is within the limits on lag (see **Leaving**).  It has
 everything below the watermark.  It has reached the offset at which this leader began; otherwise it could lack records
@@ -164,7 +164,8 @@ class LeaderState:
     """The state of a leader.  Offsets are ends, exclusive.
 
     size_from: returns the size in bytes of the log from an offset on; called only if `lag_max_bytes` is set.
-    log_start: the durable log start.  It covers every deletion that an earlier leader has answered.
+    log_start: the durable log start.  It covers every deletion that an earlier leader has answered, if this leader was
+        elected from the ISR.
     """
 
     def __init__(
@@ -251,7 +252,7 @@ class LeaderState:
         """Return whether a proposal is undecided, so that `propose` must be called again soon."""
         return self._pending.sent is not None or self._pending.doubt
 
-    # -- events of the log and its followers; those that return bool return whether the watermark moved
+    # -- events of the log and its followers; unless stated otherwise, they return whether the watermark moved
 
     def on_appended(self, log_end: int) -> None:
         assert log_end >= self.log_end, (log_end, self.log_end)

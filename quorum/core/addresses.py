@@ -1,7 +1,8 @@
 """The addresses of voters that have moved, while no leader can write them to the log.
 
-A voter gives its address with its requests.  Nodes without a leader also report the addresses that they have heard, in
-their replies to DescribeQuorum: a voter that has moved may not know of a newer voter, and does not send to it.
+A voter gives its address with its requests.  It sends none to voters that it does not know, such as those that were
+added while it was down.  Therefore nodes without a leader also report the addresses that they have heard, in their
+replies to DescribeQuorum.
 """
 
 from __future__ import annotations

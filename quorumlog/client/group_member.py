@@ -104,7 +104,8 @@ class GroupMember:
         self._line: KafkaConnection | None = None
         self._tasks = BackgroundTasks(self._broken)
         self.failing_since: float | None = None
-        """Loop time of the first failure since the last successful request to the group; None without a failure."""
+        """Loop time of the first failure after a success, or of the last error that the consumer raised about it; None
+        without a failure.  Every answer to a heartbeat is a success."""
         self.failure: ClusterError | None = None
 
     # --- for the consumer ---

@@ -59,7 +59,7 @@ def timeout_problem(name: str, timeout_s: float) -> str | None:
     """Return the reason why a timeout cannot be part of a request; None if it can."""
     if 0 < timeout_s <= TIMEOUT_MAX_S:
         return None
-    return f"{name} is {timeout_s}, not above 0 and up to {TIMEOUT_MAX_S}"
+    return f"{name} is {timeout_s}, not above 0 and at most {TIMEOUT_MAX_S}"
 
 
 def as_bytes(what: str, data: object) -> bytes | None:

@@ -18,9 +18,9 @@ from quorumlog.wire.errors import ApiError
 
 METADATA_AGE_MAX_S: Final = 60.0
 FORMER_TOPICS_MAX: Final = 1000
-"""Number of dropped topics whose lanes are kept after they have ended.  If there are more, those of the topic that was
-dropped first are no longer kept, and all later lanes request producer ids of their own.  A producer whose identity is
-fixed by transactions keeps all of them until its identity changes."""
+"""Maximum number of dropped topics whose ended lanes are kept.  Above it, the lanes of the topic that was dropped first
+are no longer kept, and all later lanes request producer ids of their own.  A producer whose identity is fixed by
+transactions keeps all lanes until its identity changes."""
 _PAUSE_S: Final = 0.1
 
 
@@ -212,6 +212,6 @@ class ProducerTopics:
 
 
 def _is_gone(topic: Topic, states: Mapping[str, TopicState]) -> bool:
-    """Return whether the topic does not exist, or was created again."""
+    """Return whether no topic of this name exists, or only one with another id."""
     state = states.get(topic.name)
     return state is None or state.topic_id != topic.topic_id

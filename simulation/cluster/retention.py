@@ -1,4 +1,4 @@
-"""The permitted deletions of records, computed from the records themselves, and of replicas that were set aside."""
+"""Checks of deletions: of records, against the records themselves, and of replicas that were set aside."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class StrayWatch:
         def removed(path: str) -> None:
             if path.startswith(f"{STRAYS}/"):  # not the copy of a replica whose move was interrupted
                 age_s = self._clock() - since.get(path, 0.0)
-                self._check(age_s >= self._kept_s, lambda: f"I25: {path} is deleted {age_s:.3f} s after set aside")
+                self._check(age_s >= self._kept_s, lambda: f"I25: {path} is deleted at an age of {age_s:.3f} s")
             remove_tree(path)
 
         disk.rename = renamed  # type: ignore[method-assign]

@@ -33,7 +33,7 @@ REPORT_INTERVAL_S = 1.0
 BASE_MEMORY = 256 << 20
 """Bytes for the interpreter and its libraries."""
 INFLATED_COPIES = 8
-"""Maximum number of copies of the records of one batch in memory: decompressed, divided, joined, compressed again."""
+"""Memory for the records of one batch, as a multiple of their size; dividing, joining and compressing copies them."""
 FREE_MIN_BYTES = 256 << 20
 FREE_MIN_PART = 0.05
 """Space that the worker leaves free: this part of the file system, or `FREE_MIN_BYTES` if that is less.  A full data

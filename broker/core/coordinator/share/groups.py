@@ -220,8 +220,8 @@ def assign(
 ) -> dict[str, Partitions]:
     """Return the targets of members.  Each partition gets a member, and each member a partition of each of its topics.
 
-    If a topic has more members than partitions, members share partitions.  The first member differs from topic to
-    topic, so that topics with one partition are not all assigned to the same member.
+    If a topic has more members than partitions, members share partitions.  From topic to topic, the first member
+    advances by the number of partitions, so that topics with one partition are not all assigned to the same member.
 
     subscriptions: ids of topics by member.  partitions: the partitions that may be assigned, by topic id.
     """
