@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from broker.core.share.requests import ShareAcknowledgePlan, ShareFetchPlan, ShareReply
     from broker.core.transactions import AbortedTransaction
     from metadata.image import ClusterImage
-    from quorumlog.wire.errors import KafkaCode
 
 CONSUMER = -1
 """`replica_id` of a fetch that does not come from a broker."""

@@ -105,7 +105,7 @@ def _lines(found: GroupExplanation) -> list[str]:
         member, at_ms = found.last_joined
         lines.append(f"the last member to join was {member_text(member)}, at {rfc3339(at_ms)}")
     if found.empty_since_ms is not None:
-        lines.append(f"the group has had no members since {rfc3339(found.empty_since_ms)}")
+        lines.append(f"the group has had no members and no commits since {rfc3339(found.empty_since_ms)}")
     count = counted(len(found.rebalances), "rebalance") if found.rebalances else "no rebalance"
     lines.append(
         f"broker {found.coordinator.broker_id} has coordinated the group since {rfc3339(found.loaded_ms)}, "

@@ -156,7 +156,7 @@ def test_groups_explain_shows_since_when_a_group_is_empty(bench: Bench) -> None:
     bench.commit(1)
     document = bench.json("explain", G)
     assert (document["empty_since_at"][:2], document["last_joined"], document["rebalances"]) == ("20", None, [])
-    assert "the group has had no members since 20" in bench.say("explain", G)[1]
+    assert "the group has had no members and no commits since 20" in bench.say("explain", G)[1]
 
 
 # -- lag
