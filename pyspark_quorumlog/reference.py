@@ -45,8 +45,8 @@ READING: Sequence[Option] = (
     ),
     Option(
         ("startingOffsets",),
-        '`earliest`, in a stream also `latest`, or `{"a":{"0":23,"1":-2}}` for every partition (-2: earliest, '
-        "-1: latest)",
+        '`earliest`, in a stream also `latest`, or `{"a":{"0":23,"1":-2}}` for every partition (-2: earliest; in a '
+        "stream also -1: latest)",
         {"startingOffsets": "earliest"},
         shown="earliest; in a stream latest",
     ),
@@ -55,10 +55,10 @@ READING: Sequence[Option] = (
         '`latest`, or `{"a":{"0":40,"1":-1}}` for every partition (-1: latest); exclusive, and not below the start',
         {"endingOffsets": "latest"},
     ),
-    Option(("startingTimestamp", "endingTimestamp"), "ms since 1970; take precedence over the two options above"),
+    Option(("startingTimestamp", "endingTimestamp"), "ms since 1970; take precedence over all other positions"),
     Option(
         ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
-        '`{"a":{"0":1700000000000}}`, ms since 1970 for every partition',
+        '`{"a":{"0":1700000000000}}`, ms since 1970 for every partition; take precedence over offsets',
     ),
     Option(
         ("startingOffsetsByTimestampStrategy",),
