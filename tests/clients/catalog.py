@@ -30,8 +30,8 @@ JAVA: Final = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp")
 class Program:
     """prepare: builds it if necessary, and returns its command.  Raises Skipped if that is not possible here.
 
-    is_python: it needs nothing that is not installed for the tests, apart from kcat.
-    without: words in the names of rows that it does not have.
+    is_python: it needs only packages that are installed for the tests; kcat also needs its program.
+    without: rows whose names contain one of these words do not apply to it.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Jars:
-    """Those of Apache Kafka: its clients, its tools and its server."""
+    """The jars of Apache Kafka: its clients, its tools and its server."""
 
     pom: Path = SOURCES / "java" / "pom.xml"
 
@@ -77,7 +77,7 @@ def _build(name: str, sources: list[Path], command: list[str], environment: dict
     """Run `command` unless it has succeeded for the same contents of `sources`.
 
     Raises:
-        Skipped: it failed.
+        Skipped: the program to run is not installed, or `command` failed.
     """
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources))).hexdigest()
     stamp = HOME / f"{name}.built"

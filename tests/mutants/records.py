@@ -1,4 +1,4 @@
-"""Mutants of the check of produced records, and of clients that meet a bad batch."""
+"""Mutants of the check and recompression of produced records, of clients that read a bad batch, and of `run`."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ MUTANTS = (
         (f"{CHECK_TESTS}::test_large_batch_is_checked_in_a_thread_and_later_batches_wait_behind_it",),
     ),
     Mutant(
-        "checks are appended in the order in which they end",
+        "checked produces are appended in the order in which their checks end",
         CHECKS,
         "((queue[0].is_checked and queue[0].verifying is None) or queue[0].future.done()):",
         "any(one.is_checked or one.future.done() for one in queue):",

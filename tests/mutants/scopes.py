@@ -1,4 +1,4 @@
-"""Mutants of transaction scopes, most of which the simulator of whole clusters notices."""
+"""Mutants of transaction scopes.  The simulator of whole clusters notices about half of them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ MUTANTS = (
         SEEDS,
     ),
     Mutant(
-        "another run of a scope forgets its sequence",
+        "a new run of a scope deletes its sequence",
         SCOPES,
         "            sequence=NO_SEQUENCE if request.reset else known.sequence,",
         "            sequence=NO_SEQUENCE,",
@@ -131,7 +131,7 @@ MUTANTS = (
         SEEDS,
     ),
     Mutant(
-        "a coordinator uses the ids of producers again that it has only loaded",
+        "a coordinator reuses the ids of producers that it has only loaded",
         SCOPES,
         "        if is_ours and value.producer_epoch < EPOCH_MAX",
         "        if value.producer_epoch < EPOCH_MAX",
@@ -145,7 +145,7 @@ MUTANTS = (
         (f"{UNIT}::test_a_producer_that_begins_again_at_a_later_coordinator_gets_another_id",),
     ),
     Mutant(
-        "a deleted producer whose id another one has lives on",
+        "a deleted producer remains although another producer has its id",
         MACHINE,
         "        self._scopes.drop_deleted(turn)\n",
         "",

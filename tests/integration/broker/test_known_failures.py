@@ -1,4 +1,4 @@
-"""Failures of other systems in brokers, by the numbers of docs/known_failures.md."""
+"""Known failures of other systems in brokers.  The numbers are those of docs/known_failures.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def test_k30_a_write_that_waits_for_a_stopping_follower_is_acknowledged(cluster: Cluster) -> None:
-    """KAFKA-15021, 13091: it leaves the ISR in its controlled shutdown, under the same leader epoch."""
+    """KAFKA-15021, 13091: the follower leaves the ISR in its controlled shutdown, under the same leader epoch."""
     topic_id = cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")
@@ -42,7 +42,7 @@ async def test_k30_a_write_that_waits_for_a_stopping_follower_is_acknowledged(cl
     assert (now.isr, now.leader, now.leader_epoch) == ((1, 2), 1, before.leader_epoch)
     assert (await fetch(leader, "t", 0)).high_watermark == 2
 
-    # The next removal leaves too few members, so it commits nothing.
+    # The next removal leaves too few members in the ISR, so it commits no record.
     await cluster[2].role.fetchers.stop()
     waiting = asyncio.create_task(write(leader, "t", b"c", timeout_ms=60_000))
     await cluster.until(lambda: leader.context.parked_produces == 1, "appended")
@@ -56,8 +56,8 @@ def fetcher_of(broker: Broker, leader_id: int) -> Fetcher:
     return broker.role.fetchers._fetchers[leader_id]
 
 
-async def hear_of_divergence(fetcher: Fetcher, hosted: Replica, end: int) -> None:
-    """A reply that was under way arrives: the histories diverge at `end`."""
+async def deliver_divergence(fetcher: Fetcher, hosted: Replica, end: int) -> None:
+    """Deliver a reply that was under way: the histories diverge at `end`."""
     part = FetchedPartition(
         topic_id=hosted.topic_id,
         topic=None,
@@ -77,7 +77,7 @@ async def hear_of_divergence(fetcher: Fetcher, hosted: Replica, end: int) -> Non
 
 
 async def test_k13207_a_reply_for_a_partition_no_longer_copied_changes_nothing(cluster: Cluster) -> None:
-    """It became the leader, or was deleted, while the reply was under way."""
+    """The broker has become the leader of the partition while the reply was under way."""
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")
@@ -88,14 +88,14 @@ async def test_k13207_a_reply_for_a_partition_no_longer_copied_changes_nothing(c
     cluster.controller.fence(1)
     await leading(cluster, 2, "t", epoch=1)
     await written(broker, "t", b"b")
-    await hear_of_divergence(fetcher, hosted, 0)
+    await deliver_divergence(fetcher, hosted, 0)
     assert values_of(hosted) == [b"a", b"b"]
     assert broker.context.counters.truncations == 0
     cluster.controller.cut.discard(1)
 
 
 async def test_k18991_a_reply_of_an_older_leader_epoch_truncates_nothing(cluster: Cluster) -> None:
-    """Requested under the previous leader epoch, and answered after the metadata has named the same leader again."""
+    """The fetch has the previous leader epoch; the reply arrives after the same leader began another epoch."""
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a", b"b")
@@ -108,7 +108,7 @@ async def test_k18991_a_reply_of_an_older_leader_epoch_truncates_nothing(cluster
             hosted.image = msgspec.structs.replace(hosted.image, leader_epoch=1)
             hosted.follow()
         assert _asks_from(fetcher, hosted, 0, 2)
-        await hear_of_divergence(fetcher, hosted, 0)
+        await deliver_divergence(fetcher, hosted, 0)
     assert [cluster[each].context.counters.truncations for each in (2, 3)] == [1, 0]
     assert values_of(cluster[3].hosted("t")) == [b"a", b"b"]
 
@@ -143,7 +143,7 @@ async def test_k15510_a_reply_without_records_keeps_the_last_fetched_epoch(clust
 async def test_k9491_a_log_that_starts_over_resets_its_watermark(cluster: Cluster) -> None:
     """A follower whose end is below the leader's start drops all records.
 
-    If it is then elected, it knows its log start.
+    If it is then elected, it reports its log start.
     """
     topic_id = cluster.controller.create("t", (1, 2, 3), min_insync_replicas="1")
     leader = await leading(cluster, 1, "t")
@@ -168,7 +168,7 @@ async def test_k9491_a_log_that_starts_over_resets_its_watermark(cluster: Cluste
 
 
 async def test_k13254_writes_continue_while_the_isr_changes(tmp_path: Path) -> None:
-    """Watermark, ISR changes and answers wait for each other in every order, and no deadlock occurs."""
+    """Watermarks, ISR changes and answers wait for each other, and no deadlock occurs."""
     limits = ReplicaLimits(fetcher_backoff_max_ms=100)
     async with Cluster(tmp_path, lag_max_ms=150, limits=limits) as cluster:
         topic_id = cluster.controller.create("t", (1, 2, 3), min_insync_replicas="1")
@@ -196,7 +196,7 @@ async def test_k13254_writes_continue_while_the_isr_changes(tmp_path: Path) -> N
 
 
 async def test_k13790_applying_the_metadata_again_changes_nothing(cluster: Cluster) -> None:
-    """As after a snapshot, which repeats everything: roles and waiting writes stay."""
+    """A snapshot repeats all metadata.  Roles and waiting writes stay the same."""
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")

@@ -77,7 +77,7 @@ async def test_an_acknowledged_write_is_on_every_disk(cluster: Cluster) -> None:
         assert hosted.log.flushed_offset == 3
 
 
-async def test_writes_are_answered_in_order_while_many_are_under_way(cluster: Cluster) -> None:
+async def test_concurrent_writes_are_appended_in_the_order_in_which_they_were_sent(cluster: Cluster) -> None:
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     futures = [
@@ -154,7 +154,7 @@ async def test_a_former_leader_truncates_uncommitted_records(cluster: Cluster) -
 
 
 async def test_a_log_that_begins_above_the_end_of_an_unclean_leader_starts_over(cluster: Cluster) -> None:
-    """Retention has deleted the common records on one of them, so the logs have nothing in common."""
+    """Retention has deleted the common records in the longer log, so the logs have nothing in common."""
     topic_id = cluster.controller.create("t", (1, 2), unclean_leader_election_enable="true")
     old = await leading(cluster, 1, "t")
     await written(old, "t", b"a")
@@ -179,7 +179,7 @@ async def test_a_log_that_begins_above_the_end_of_an_unclean_leader_starts_over(
 async def test_replicas_on_a_failed_directory_are_no_longer_fetched(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise its leader would send the same records repeatedly."""
+    """Otherwise the leader would send the same records repeatedly."""
     cluster.controller.create("t", (1, 2), min_insync_replicas="1")
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")
@@ -307,7 +307,7 @@ async def test_writes_below_the_minimum_isr_are_refused(tmp_path: Path) -> None:
         assert (await fetch(leader, "t", 0)).high_watermark == 1, "not moved by a too small ISR"
 
 
-async def test_an_isr_change_survives_a_controller_that_does_not_answer(tmp_path: Path) -> None:
+async def test_an_isr_change_that_is_refused_with_not_controller_is_repeated(tmp_path: Path) -> None:
     async with Cluster(tmp_path, lag_max_ms=300) as cluster:
         topic_id = cluster.controller.create("t", (1, 2, 3))
         leader = await leading(cluster, 1, "t")
@@ -322,8 +322,8 @@ async def test_an_isr_change_survives_a_controller_that_does_not_answer(tmp_path
         await written(leader, "t", b"a")
 
 
-async def test_the_latest_offset_is_unknown_until_the_new_leader_has_caught_up(cluster: Cluster) -> None:
-    """2 has the records of 1, but does not know that they are committed, because 3 has not fetched them."""
+async def test_a_new_leader_reports_no_latest_offset_until_its_watermark_has_caught_up(cluster: Cluster) -> None:
+    """2 has the records of 1, but they are not committed, because 3 has not fetched them."""
     topic_id = cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     await cluster.until(lambda: len(leader.replicas.fetches.sessions) == 2, "both followers fetch")

@@ -58,7 +58,7 @@ async def opened(node: Node) -> None:
 async def test_the_command_of_doctor_moves_leadership_from_a_voter_whose_reads_hang(
     tmp_path: Path, library: Path
 ) -> None:
-    """It is elected, and the first record of its epoch is committed, but it cannot apply the log before that."""
+    """The voter is elected, and the first record of its epoch is committed, but it cannot apply earlier records."""
     async with running(tmp_path, brokers=1, **FAST) as cluster:
         # A batch that is larger than a page of the database, so that opening the database does not read all of it.
         await done(cluster, "topics", "create", "wide", "--partitions", "200", "--replication-factor", "1", "--wait")
@@ -98,7 +98,7 @@ async def test_the_command_of_doctor_moves_leadership_from_a_voter_with_a_slow_d
         seen: list[Any] = []
 
         async def is_slow(*, leads: bool) -> bool:
-            """Return whether the disk is reported, with a command exactly if its node leads."""
+            """Return whether the disk is reported: if `leads`, with a command, otherwise without one."""
             _, document = await kctl(cluster, "doctor")
             slow = [one for one in document["findings"] if one["finding"] == "SLOW_DISK"]
             seen[:] = [one for one in slow if one["nodes"] == [leader.id]]

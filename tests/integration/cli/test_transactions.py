@@ -133,7 +133,7 @@ async def test_an_open_transaction_of_a_scope_names_its_scope_and_does_not_hang(
         assert (await client.end(scope, 0, [], WAIT_S)).changed
 
 
-def test_the_refusal_about_a_missing_transaction_names_the_next_step(standalone: Server, tool: Tool) -> None:
+def test_missing_objects_and_invalid_options_are_refused(standalone: Server, tool: Tool) -> None:
     topic = topic_on(standalone.fields["kafka"])
     place = ("--topic", topic, "--partition", "0", "--start-offset")
     assert tool.refused("describe", "nobody") == (3, "TRANSACTIONAL_ID_NOT_FOUND", "kctl transactions list")

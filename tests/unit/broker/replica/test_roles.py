@@ -1,4 +1,4 @@
-"""Start and end of leaderships, and replicas on failed directories."""
+"""Start and end of leaderships, and replicas that are damaged, removed or on failed directories."""
 
 from __future__ import annotations
 
@@ -283,6 +283,7 @@ async def test_a_stop_sets_the_folders_of_removed_replicas_aside(
         await settle()
         works_again.set()
         await closing
+        assert len(list((tmp_path / "disk0" / "strays").iterdir())) == 1
     again = Rig([tmp_path / "disk0"])
     again.cluster = rig.cluster
     again.cluster.apply([step(replicas=(Replica(2), Replica(1)), adding=(1,))])

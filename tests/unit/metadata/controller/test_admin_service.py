@@ -268,7 +268,7 @@ def test_a_fenced_broker_without_replicas_is_unregistered_through_the_service() 
     run(test())
 
 
-# Bad input: (method, request, the errors in the answer)
+# Empty requests and bad input: (method, request, the errors in the answer)
 
 
 def _topics(reply: Any) -> list[str]:
@@ -404,7 +404,7 @@ BAD: list[tuple[AnyRpc, Message, Callable[[Any], list[str]], list[str]]] = [
 
 
 @pytest.mark.parametrize("at", range(len(BAD)), ids=lambda at: f"{BAD[at][0]}-{at}")
-def test_invalid_requests_get_an_error_code_and_change_nothing(at: int) -> None:
+def test_empty_and_invalid_requests_get_the_expected_errors_and_change_nothing(at: int) -> None:
     rpc, request, words, expected = BAD[at]
 
     async def test() -> None:

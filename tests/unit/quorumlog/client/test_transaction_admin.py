@@ -45,7 +45,7 @@ async def test_an_abort_waits_until_the_transaction_is_complete(monkeypatch: pyt
 
 
 async def test_a_transaction_whose_id_no_longer_exists_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator deletes a transaction of a scope as soon as it is complete."""
+    """The coordinator deletes the id of a scope's producer as soon as its transaction is complete."""
     assert await wait(monkeypatch, DECIDED, MISSING) == 2
 
 
@@ -105,7 +105,7 @@ async def abort(monkeypatch: pytest.MonkeyPatch, name: str, *codes: KafkaCode) -
 async def test_an_abort_whose_answer_was_lost_succeeds_although_the_scope_no_longer_has_the_producer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The coordinator deletes a producer of a scope as soon as it is complete, so a repeated request finds none."""
+    """The coordinator deletes a scope's producer once its transaction is complete, so a repeated request finds none."""
     await abort(monkeypatch, "__scope/job/0.1", KafkaCode.NONE, KafkaCode.INVALID_PRODUCER_ID_MAPPING)
 
 

@@ -1,4 +1,4 @@
-"""kctl reassign start and status, against a table of replies."""
+"""kctl reassign, against a table of replies."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_start_does_not_wait_for_a_reassignment_that_was_replaced_elsewhere(
 
 
 @pytest.mark.usefixtures("plan")
-def test_a_plan_that_is_already_satisfied_does_not_wait(
+def test_start_does_not_wait_if_the_plan_is_already_satisfied(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, "t-0 is there"), (1, False, "t-1 is there"))
