@@ -1,4 +1,4 @@
-"""The partition of a key: Kafka's murmur2, so that all clients of a topic agree.
+"""The partition of a key: murmur2, as in Kafka's Java client.  The default of librdkafka is another hash.
 
 Plain Python, for tools; `quorumlog.client.Producer` and Spark's writer use a compiled version.
 """

@@ -66,8 +66,8 @@ LIMITS = ReplicaLimits(
 SMALL_FETCH_BYTES = 200
 READY_S = 30.0
 EVENTS_MAX = 1_500_000
-"""Far above the 40,000 events of an average run.  A run that waits for the session timeout of vanished members, while
-workers of a queue continue, has had 1,026,052 (seed 730041226)."""
+"""Far above the 25,000 to 40,000 events of an average run.  A run that waits for the session timeout of vanished
+members, while workers of a queue continue, has had 1,026,052 (seed 730041226)."""
 CLOCK_RATE_MAX = 2.0
 """The highest rate of a clock, and the inverse of the lowest; see the fault `skew`."""
 
