@@ -2,8 +2,8 @@
 
 After each start, a replica is in the directory in which the previous process had it.  If that process ended while a
 move was being decided, or the source of the move failed at that moment, the replica is in either of the two
-directories.  Only a directory that was offline may hold a second copy, because its replicas may have been created anew
-elsewhere.
+directories.  Only a directory that was offline may hold a second copy, good or damaged, because its replicas may have
+been created anew elsewhere.
 """
 
 from __future__ import annotations
@@ -87,10 +87,11 @@ class PlaceWatch:
                 ),
             )
         failed = self._failed[run.node_id]
-        for key, copies in logs.doubles.items():
+        for key, good in logs.doubles.items():
+            copies = {*good, *(directory.id for directory, _ in logs._failed_folders.get(key, ()))}
             evidence.check(
-                bool(failed & copies.keys()),
-                lambda key=key, copies=copies: f"D3: {run.node_id} has {key} in {list(copies)}",  # type: ignore[misc]
+                bool(failed & copies),
+                lambda key=key, copies=copies: f"D3: {run.node_id} has {key} in {copies}",  # type: ignore[misc]
             )
 
 

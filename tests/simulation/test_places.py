@@ -6,9 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from broker.log import LogKey
 from simulation.cluster.evidence import Evidence
 from simulation.cluster.places import PlaceWatch
+from simulation.kernel.violation import Violation
 
 KEY = LogKey(UUID(int=1), 0, 5)
 A, B, C = (UUID(int=number) for number in (10, 11, 12))
@@ -42,3 +45,29 @@ def test_a_replica_that_was_seen_may_have_another_copy_only_in_a_directory_that_
 
 def test_a_replica_that_was_not_seen_in_any_working_directory_has_no_place() -> None:
     assert ends(watching(A, B), seen_in=None, failed=set()) == frozenset()
+
+
+def finds(watch: PlaceWatch, *, good: set[UUID], damaged: set[UUID]) -> None:
+    """Start a process that finds two copies of the replica."""
+    manager = SimpleNamespace(
+        doubles={KEY: dict.fromkeys(good)},
+        _failed_folders={KEY: [(SimpleNamespace(id=directory_id), "folder") for directory_id in damaged]},
+        failed_disks={},
+        get={}.get,
+    )
+    run: Any = SimpleNamespace(node_id=1, context=SimpleNamespace(logs=manager))
+    watch.check_recovered(run)
+
+
+@pytest.mark.parametrize(("good", "damaged"), [({A, B}, set()), ({B}, {A})])
+def test_two_copies_are_permitted_only_after_one_of_their_directories_was_offline(
+    good: set[UUID], damaged: set[UUID]
+) -> None:
+    watch = watching()
+    watch._failed[1].add(A)
+    finds(watch, good=good, damaged=damaged)
+
+    watch = watching()
+    watch._failed[1].add(C)
+    with pytest.raises(Violation, match=r"^D3: 1 has "):
+        finds(watch, good=good, damaged=damaged)
