@@ -1,4 +1,4 @@
-"""Keeps a table of Parquet files up to date with a topic of changes, and writes its rows back to a topic.
+"""Keeps a table of Parquet files up to date with a topic of changes.  `write_back` writes its rows to a topic.
 
 A record's key is the id of a row, and its value the row's contents; a record without a value deletes the row.
 
@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Appends new changes of a topic to a table, and shows the table.")
     parser.add_argument("--bootstrap", default="localhost:9092", metavar="HOST:PORT")
     parser.add_argument("--topic", default="changes")
-    parser.add_argument("--folder", required=True, help="the table and the progress")
+    parser.add_argument("--folder", required=True, help="folder of the table and its checkpoint")
     arguments = parser.parse_args()
     spark = SparkSession.builder.appName("change feed").getOrCreate()
     append_changes(spark, arguments.bootstrap, arguments.topic, arguments.folder)

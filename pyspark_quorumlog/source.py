@@ -1,7 +1,7 @@
 """Spark's entry points: the data source, its reader and its writer.
 
-These objects are created in two or three processes and pickled in between, so they hold options and no connections.
-The driver plans reads and commits writes; only `read` and `write` run in executors.
+Spark pickles these objects and sends them to other processes, so they hold options and no connections.  The driver
+plans reads and commits writes; only `read` and `write` run in executors.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Reader(DataSourceReader):
         return [TaskRange(one) for one in plan_tasks(self.options)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, TaskRange):  # Spark replaces an empty list of partitions
+        if not isinstance(partition, TaskRange):  # Spark passes InputPartition(None) for an empty list
             return iter(())
         from pyspark_quorumlog.reading import read_range
 

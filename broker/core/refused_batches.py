@@ -7,8 +7,8 @@ OUT_OF_ORDER_SEQUENCE_NUMBER would say that records are lost.  After this error,
 and sends all batches again that were not acknowledged.  One of these batches may be in the log already, because it only
 timed out while it waited for the replicas.  Under the new epoch it is not recognised, and is appended twice.
 
-The log may have no batch of the producer epoch.  If the log has deleted records, it then accepts any sequence, because
-the deleted records may have included earlier batches.  Assume that the leader refuses the first batch temporarily, and
+The log may have no batch of the producer epoch.  If it has deleted records or expired producers, it then accepts any
+sequence, because it may have had earlier batches.  Assume that the leader refuses the first batch temporarily, and
 then appends the second one.  When the first one is sent again, it counts as a duplicate: it is acknowledged, and lost.
 
 So a leader refuses the batches behind such a gap with the error that made the gap.  All clients then send the batches
@@ -30,10 +30,10 @@ from broker.core.producer_state import NO_PRODUCER_ID, ProducedBatch, is_before
 from quorumlog.wire.errors import KafkaCode
 
 REMEMBERED_MS = 30_000
-"""The default `request.timeout.ms` of all clients."""
+"""The default `request.timeout.ms` of the Java client and of librdkafka."""
 REMEMBERED_MAX = 10_000
-"""Maximum number of producer epochs with refusals, counted in each partition and added up over a broker; up to 1 KB
-each.  Beyond this number, the producer epoch whose last refusal is the oldest is forgotten."""
+"""Maximum number of producer epochs with refusals on a broker; up to 1 KB each.  An epoch with refusals in several
+partitions counts in each.  Beyond this number, the one whose last refusal is the oldest is forgotten."""
 SEQUENCES_MAX = 5
 """Refusals of one producer epoch in one partition: as many batches as a client has in flight.  Beyond this number, the
 oldest refusal is forgotten."""

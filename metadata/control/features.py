@@ -1,10 +1,10 @@
 """Feature levels: formats that all nodes support, and versions recommended to clients (Feature records; KIP-584).
 
 `metadata.version` determines the record formats that are written.  Its level only rises, and only as far as the active
-controller and every registered broker support it, so that no node reads a record that it does not know.  Brokers that
-are down count as well, since they restart with their old release.  After an upgrade, the registration of a broker with
-an older release is refused.  A voter with an older release stops when it reads the record, with an error that names
-the level (`metadata.codec`).  The controller does not know the releases of the voters: upgrade them first.
+controller and every registered broker support it, so that no broker reads a record that it does not know.  Brokers
+that are down count as well, since they may restart with their old release.  After an upgrade, the registration of a
+broker with an older release is refused.  A voter with an older release stops when it reads the record, with an error
+that names the level (`metadata.codec`).  The controller does not know the releases of the voters: upgrade them first.
 
 `transaction.version` recommends a version of the transaction protocol to clients.  Brokers serve clients of every
 version at every level, and no record format depends on it.  So it can also be lowered, at any time.

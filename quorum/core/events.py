@@ -187,7 +187,7 @@ class Prefer(msgspec.Struct, frozen=True):
 
 
 class ConfirmRead(msgspec.Struct, frozen=True):
-    """Find the offset up to which records must be applied before a current read.
+    """Find the offset up to which records must be applied so that a read is linearizable.
 
     Exactly one `ReadConfirmed` or `ReadRefused` with this `call` follows: normally within one or two round trips, as
     long as the leader is connected to a majority.
@@ -197,7 +197,7 @@ class ConfirmRead(msgspec.Struct, frozen=True):
 
 
 class SnapshotTaken(msgspec.Struct, frozen=True):
-    """A snapshot on this disk, of everything below `snapshot.offset`, is durable: the log may start there."""
+    """A snapshot of everything below `snapshot.offset` is durable.  A later `TrimLog` moves the log's start."""
 
     snapshot: LogEnd
 
@@ -427,7 +427,7 @@ class ResetConnections(msgspec.Struct, frozen=True):
 
 
 class Anomaly(msgspec.Struct, frozen=True):
-    """This node has handled an event that no correct peer or disk causes, and that a person should examine."""
+    """This node has handled an event that correct peers and disks rarely cause, and that a person should examine."""
 
     message: str
 

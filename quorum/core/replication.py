@@ -12,7 +12,7 @@ the records that its own disk has confirmed.  The leader raises the watermark on
 its own epoch (Raft §5.4.2): older records are committed because they are below that record.
 
 A fetch for which the leader has nothing new is parked.  A parked fetch of a voter is answered on new records, which the
-voter must acknowledge.  A new high watermark is sent with them, or alone after `watermark_wait_ms` without any: no
+voter must acknowledge.  A new high watermark is sent with them, or alone if none come within `watermark_wait_ms`: no
 commit waits for it, and an immediate separate reply would cost a second exchange with each voter for each commit.  A
 parked fetch of an observer is answered only on a new high watermark, and immediately, so that a commit wakes thousands
 of brokers once, not twice.

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Kind(IntEnum):
-    """The kind of a coordinator: its number in FindCoordinator, and the noun for its names in messages."""
+    """The kind of a coordinator: its number in FindCoordinator.  noun: the word before a key in messages."""
 
     GROUP = 0
     TRANSACTIONAL_ID = 1
@@ -61,10 +61,9 @@ class Coordinator(NamedTuple):
 
 
 class Answers(NamedTuple, Generic[T]):
-    """The combined lists of all brokers.
+    """The combined lists of the brokers that answered.
 
-    missing: an error that names brokers that did not answer in time, so that their parts are missing; None if all
-        have answered.
+    missing: an error that names brokers whose lists are missing; None if all have answered.
     """
 
     items: list[T]
@@ -219,7 +218,7 @@ class CoordinatorCalls:
             return False
 
     async def ask(self, connection: KafkaConnection, api: Api, values: dict[str, Any], left_s: float) -> Any:
-        """Send a request, once, in the newest version that both sides know; drop the connection if it fails.
+        """Send a request, once, in the newest version that both sides know.  Drop the connection after a failure.
 
         Raises:
             ClusterError: as `KafkaConnection.send`; UNSUPPORTED_VERSION if there is no such version.
@@ -231,9 +230,9 @@ class CoordinatorCalls:
     async def ask_slowly(
         self, connection: KafkaConnection, api: Api, values: dict[str, Any], timeout_s: float, answer_s: float
     ) -> tuple[int, Any]:
-        """Ask as `ask` does, but return the version and the answer, and do not drop the connection after a failure.
+        """Ask as `ask` does, but return the version and the answer.  Keep the connection if no answer arrives.
 
-        answer_s: how long the answer may take.  timeout_s: time limit for the look-up of the version before it.
+        answer_s: how long the answer may take.  timeout_s: time limit for looking up the version before the request.
         """
         version = await self._needed_version(connection, api, timeout_s)
         return version, await connection.ask(api, version, values, answer_s)
@@ -269,7 +268,8 @@ class CoordinatorCalls:
         have answered.
 
         Raises:
-            ClusterError: TIMED_OUT, naming a broker that does not answer, or whose coordinators are still loading.
+            ClusterError: TIMED_OUT, naming brokers that do not answer, or whose coordinators are still loading; or an
+                error that is not retriable.
         """
         items, missing = await self.of_answering_brokers(what, timeout_s, ask)
         if missing is not None:
@@ -279,7 +279,7 @@ class CoordinatorCalls:
     async def of_answering_brokers(
         self, what: str, timeout_s: float, ask: Callable[[int, Address, float], Coroutine[Any, Any, list[T]]]
     ) -> Answers[T]:
-        """Return the result of `of_each_broker`, or when the time is up, the lists of the brokers that answered.
+        """Return the result of `of_each_broker`, or, when the time is up, the lists of the brokers that answered.
 
         Raises:
             ClusterError: TIMED_OUT: no broker has answered; or an error that is not retriable.

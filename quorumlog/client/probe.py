@@ -1,7 +1,7 @@
-"""Examines a control address that does not answer, with plain connections, for error messages.
+"""Finds the reason why a control address does not answer, with plain connections.
 
 A port for Kafka clients and an HTTP port also accept connections, but do not speak gRPC.  Each address is probed with
-these protocols, so that the message can name the mistake.
+these protocols, so that the error message can name the mistake.
 """
 
 from __future__ import annotations

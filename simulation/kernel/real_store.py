@@ -1,10 +1,9 @@
 """`SqliteQuorumStore`, on a real file system, beside the simulated store: for runs in which no quorum disk fails.
 
 Opening, writing and reading the log go to both stores.  The simulated store is the model: the results of opening and
-reading must be equal.  Snapshots go to the real store, and the model gets a copy of each finished one.  The simulated
-loop runs the work of aiosqlite's thread inline, so a run remains a function of its seed.  A kill leaves the files as
-they are, as the page cache would.  A power failure does the same, since every transaction is synced before it is
-answered.
+reading must be equal.  Snapshots go to the real store, and the model gets a copy of each finished one.  The work of
+aiosqlite's thread runs inline, so a run remains a function of its seed.  A kill leaves the files as they are, as the
+page cache would.  A power failure does the same, since every transaction is synced before it is answered.
 """
 
 from __future__ import annotations

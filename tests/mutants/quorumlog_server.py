@@ -60,7 +60,7 @@ MUTANTS = (
         "quorumlog_server/volunteer.py",
         "deadline = end - timeout_ms / 1000 * SAVE_SHARE",
         "deadline = end",
-        (f"{VOLUNTEER_TESTS}::test_the_outcome_of_a_leave_is_stored_although_its_request_took_until_its_limit",),
+        (f"{VOLUNTEER_TESTS}::test_the_outcome_of_a_leave_is_stored_although_its_request_took_its_whole_time_limit",),
     ),
     Mutant(
         "a node that leaves twice counts as removed by an operator",

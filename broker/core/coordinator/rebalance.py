@@ -10,9 +10,10 @@ member that has not sent SyncGroup within the longest rebalance timeout is remov
 does not block the others.
 
 A member whose call waits cannot send heartbeats, so its session does not run.  Its call has the deadline of the group.
-If its client disconnects, the session runs again, and the member counts as not joined.  A new member whose client does
-not know its member id cannot rejoin as this member, so it is removed at once.  It is also removed after
-NEW_MEMBER_JOIN_TIMEOUT_MS: its client may have timed out unnoticed, and would add one more member with each retry.
+If its client disconnects, the session runs again, and the member counts as not joined.  But a new dynamic member is
+removed at once then, because its client does not know the member id and cannot rejoin as this member.  A new member is
+also removed if its JoinGroup has waited for NEW_MEMBER_JOIN_TIMEOUT_MS: its client may have timed out unnoticed, and
+would add one more member with each retry.
 """
 
 from __future__ import annotations
@@ -87,11 +88,10 @@ def refuse_calls(turn: Turn, group: Group, member: Member, error: KafkaCode) -> 
 
 
 def hang_up(turn: Turn, group: Group, member: Member) -> None:
-    """Drop the waiting call of a member whose client disconnected.
+    """Drop the waiting call of a member whose client disconnected, after the call was removed from the parked ones.
 
-    `parked` no longer has the call, and no answer follows.
-
-    This makes no record.  A member that must be removed at once is removed by the next tick, which is due now.
+    No answer follows, and no record is made.  A member that must be removed at once is removed by the next tick, which
+    is due now.
     """
     group.waiting -= member.join_call is not None
     member.join_call = member.sync_call = None
@@ -113,7 +113,7 @@ def prepare(
     reason: RebalanceReason = RebalanceReason.OTHER,
     member: Member | None = None,
 ) -> None:
-    """Begin a rebalance.  cause: a clause for people.  member: the member that causes it, if any."""
+    """Begin a rebalance.  cause: the reason in words.  member: the member that causes it, if any."""
     for each in group.members.values():
         answer_sync(turn, group, each, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
     group.unsynced.clear()
@@ -216,7 +216,10 @@ def fits(turn: Turn, group: Group, assigned_bytes: int) -> bool:
 
 
 def assign(turn: Turn, group: Group, assignments: dict[str, bytes]) -> None:
-    """End the second part with the assignments of the leader.  A member without one gets an empty assignment."""
+    """End the second part with the assignments of the leader.  A member without one gets an empty assignment.
+
+    If they do not fit into the record of the group, begin another rebalance instead.
+    """
     assert group.state is GroupState.COMPLETING_REBALANCE, group.name
     total = sum(len(assignments.get(member_id, b"")) for member_id in group.members)
     if not fits(turn, group, total):

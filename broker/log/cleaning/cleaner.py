@@ -122,7 +122,10 @@ class LogCleaner:
             logger.warning("swap of compacted segments failed", cause=str(error))
 
     async def clean_next(self) -> bool:
-        """Clean the log with the largest share of dirty bytes among those that are due; return whether any was due."""
+        """Clean the due log with the largest share of dirty bytes; return False if there is none.
+
+        Logs in `uncleanable` are left out until their next try.
+        """
         due = await self._look()
         if due is None:
             return False

@@ -471,7 +471,7 @@ def test_a_node_without_any_record_is_no_voter() -> None:
         ("OUTCOME_UNKNOWN", 1, Standing.LEAVING),
     ],
 )
-def test_a_failed_request_to_leave_keeps_the_voter_standing_unless_its_outcome_is_unknown(
+def test_a_failed_request_to_leave_keeps_the_standing_of_a_voter_unless_its_outcome_is_unknown(
     error: str, asked: int, standing: Standing
 ) -> None:
     async def test() -> None:
@@ -577,7 +577,7 @@ def test_a_hanging_disk_does_not_delay_the_stop_of_a_voter(
     run(test())
 
 
-def test_the_outcome_of_a_leave_is_stored_although_its_request_took_until_its_limit() -> None:
+def test_the_outcome_of_a_leave_is_stored_although_its_request_took_its_whole_time_limit() -> None:
     class SlowStanding(MemoryStanding):
         async def save(self, standing: Standing) -> None:
             await asyncio.sleep(0.3)

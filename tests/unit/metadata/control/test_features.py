@@ -53,7 +53,7 @@ def test_the_lowest_level_is_in_force_without_a_feature_record(three_levels: Non
     assert describe_features(ClusterImage()) == (DescribedFeature(METADATA_VERSION, 1, 1, 3, ()),)
 
 
-def test_a_level_is_raised_as_far_as_all_nodes_support_it(three_levels: None) -> None:
+def test_a_level_is_raised_as_far_as_all_brokers_support_it(three_levels: None) -> None:
     cluster = Cluster()
     cluster.start(1, 2, 3)
     image = understands(cluster, {1: (1, 3), 2: (1, 2), 3: (1, 4)})
@@ -72,7 +72,7 @@ def test_a_dry_run_of_an_upgrade_changes_nothing(three_levels: None) -> None:
     assert (reply.outcome.ok, reply.level, reply.changed, records) == (True, 3, False, ())
 
 
-def test_the_refusal_of_an_upgrade_names_the_nodes_that_do_not_support_the_level(three_levels: None) -> None:
+def test_the_refusal_of_an_upgrade_names_the_brokers_that_do_not_support_the_level(three_levels: None) -> None:
     cluster = Cluster()
     cluster.start(1, 2, 3)
     image = understands(cluster, {1: (1, 3), 2: (1, 1), 3: (1, 2)})

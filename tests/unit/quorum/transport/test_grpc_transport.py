@@ -366,7 +366,7 @@ async def test_a_health_watch_reports_changes(served: Fixture) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_handler_that_fails_is_an_internal_error(served: Fixture) -> None:
+async def test_a_failing_handler_causes_an_internal_error(served: Fixture) -> None:
     async def broken(request: Request) -> Reply:
         raise ValueError("a bug")
 

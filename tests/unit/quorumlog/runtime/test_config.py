@@ -306,7 +306,7 @@ def test_every_dynamic_config_is_refused_as_a_node_setting(scope: ConfigScope) -
         assert "a config in the metadata log (next: kctl configs set" in said
 
 
-def test_every_record_key_is_a_config() -> None:
+def test_every_key_refused_as_a_dynamic_config_is_one() -> None:
     assert set().union(*TABLES.values()) >= RECORD_KEYS
 
 
