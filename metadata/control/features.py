@@ -109,7 +109,10 @@ def _refuse(feature: DescribedFeature, wanted: int) -> Outcome | None:
         return Outcome(ApiError.UNSUPPORTED_VERSION, text, "start a newer release on every node first")
     if wanted > feature.highest:
         names = ", ".join(map(str, feature.limited_by))
-        text = f"not every broker supports level {wanted} of {feature.name}: {names} support at most {feature.highest}"
+        text = (
+            f"level {wanted} of {feature.name} is above {feature.highest}, the highest that all brokers support; "
+            f"brokers of older releases: {names}"
+        )
         advice = "start a newer release on these brokers; if a broker was removed permanently: kctl brokers unregister"
         return Outcome(ApiError.UNSUPPORTED_VERSION, text, advice)
     return None

@@ -78,7 +78,7 @@ def test_the_refusal_of_an_upgrade_names_the_brokers_that_do_not_support_the_lev
     image = understands(cluster, {1: (1, 3), 2: (1, 1), 3: (1, 2)})
     reply, records = upgraded(image, 3)
     assert (reply.outcome.error, reply.level, records) == ("UNSUPPORTED_VERSION", 1, ())
-    assert "2, 3 support at most 1" in reply.outcome.message
+    assert "above 1, the highest that all brokers support; brokers of older releases: 2, 3" in reply.outcome.message
     assert "unregister" in reply.outcome.next_step
     reply, records = upgraded(ClusterImage(), 4)
     assert (reply.outcome.error, records) == ("UNSUPPORTED_VERSION", ())
