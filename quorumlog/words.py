@@ -43,7 +43,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def is_unicode(text: str) -> bool:
     """Return whether a text can be encoded.  Half of a surrogate pair cannot; JSON may contain one as an escape."""
-    return not any(0xD800 <= ord(character) <= 0xDFFF for character in text)
+    return text.isascii() or not any(0xD800 <= ord(character) <= 0xDFFF for character in text)
 
 
 def quoted(text: str) -> str:

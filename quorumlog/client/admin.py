@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from quorumlog.client.admin_arguments import (
+    check_configs,
     creatable,
     created,
     distinct,
@@ -28,7 +29,7 @@ from quorumlog.client.admin_arguments import (
     positive,
     resource_of,
 )
-from quorumlog.client.admin_partitions import PartitionLooks, Partitions
+from quorumlog.client.admin_partitions import PartitionLooks, Partitions, named_partitions
 from quorumlog.client.admin_values import (
     ClusterDescription,
     ConfigValue,
@@ -47,7 +48,7 @@ from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST
 from quorumlog.client.group_descriptions import CommittedOffset, GroupDescription, ListedGroup
 from quorumlog.client.groups import GroupClient
-from quorumlog.client.messages import INT32_MAX, TopicPartition
+from quorumlog.client.messages import INT32_MAX, TopicPartition, check_partitions, check_texts
 from quorumlog.client.share_groups import ShareOffset
 from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.runtime.clock import Sources
@@ -118,6 +119,7 @@ class Admin(Closing):
 
     async def describe_topic(self, name: str, *, timeout_s: float | None = None) -> TopicDescription:
         """Return a topic with the leader, replicas and ISR of each partition."""
+        check_texts("topic", [name])
         async with self._call(f"topic {name}", timeout_s) as left_s:
             return (await self._partitions.described({name}, left_s))[name]
 
@@ -161,6 +163,7 @@ class Admin(Closing):
 
     async def delete_topic(self, name: str, *, timeout_s: float | None = None) -> None:
         """Delete a topic with its records."""
+        check_texts("topic", [name])
         async with self._call(f"topic {name}", timeout_s) as left_s:
             changes = await self._brokers.change_topics(
                 Api.DELETE_TOPICS,
@@ -177,6 +180,7 @@ class Admin(Closing):
         self, name: str, total: int, *, validate_only: bool = False, timeout_s: float | None = None
     ) -> None:
         """Add partitions to a topic until it has `total`.  Records stay in place; keys may map to other partitions."""
+        check_texts("topic", [name])
         fits("total", total, INT32_MAX)
         async with self._call(f"topic {name}", timeout_s) as left_s:
             changes = await self._brokers.change_topics(
@@ -264,6 +268,7 @@ class Admin(Closing):
         timeout_s: float | None,
     ) -> None:
         kind, name, at, what = resource
+        check_configs((key, value) for key, _, value in changes)
         distinct("configs", [key for key, _, _ in changes])
         configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
         changed = {"resource_type": kind, "resource_name": name, "configs": configs}
@@ -280,6 +285,7 @@ class Admin(Closing):
 
         before: the offset by partition; "latest": delete all committed records.
         """
+        check_partitions(before)
         ends = {TopicPartition(*key): _TO_THE_END for key, to in before.items() if to == "latest"}
         wanted = {**offsets_of({key: to for key, to in before.items() if to != "latest"}), **ends}
         async with self._call("the deletion of records", timeout_s) as left_s:
@@ -317,11 +323,13 @@ class Admin(Closing):
         states: only groups in one of these states, such as "Stable" or "Empty"; empty means all.
         """
         wanted = [states] if isinstance(states, str) else states
+        check_texts("state", wanted)
         async with self._call("the groups", timeout_s) as left_s:
             return await self._groups.list_groups(left_s(), wanted)
 
     async def describe_group(self, group: str, *, timeout_s: float | None = None) -> GroupDescription:
         """Return the state, the coordinator and the members of a group."""
+        check_texts("group", [group])
         async with self._call(f"group {group}", timeout_s) as left_s:
             return await self._groups.describe(group, left_s())
 
@@ -329,6 +337,7 @@ class Admin(Closing):
         self, group: str, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return the committed offsets of a group, ascending; empty for a group that does not exist."""
+        check_texts("group", [group])
         async with self._call(f"group {group}", timeout_s) as left_s:
             found = await self._groups.committed(group, left_s())
         return {TopicPartition(*key): offset for key, offset in found.items()}
@@ -341,6 +350,7 @@ class Admin(Closing):
         An offset outside its log would make consumers start elsewhere, so it is refused, and nothing is committed.
         """
         wanted = offsets_of(offsets)
+        check_texts("group", [group])
         async with self._call(f"group {group}", timeout_s) as left_s:
             await self._refuse_outside(wanted, left_s)
             await self._commit(group, wanted, left_s)
@@ -375,11 +385,13 @@ class Admin(Closing):
         dry_run: return the moves, and commit nothing.
         """
         place = end_of(to) if isinstance(to, str) else as_time_ms(to)
+        named = None if partitions is None else named_partitions(partitions)
+        check_texts("group", [group])
         async with self._call(f"group {group}", timeout_s) as left_s:
             committed = await self._groups.committed(group, left_s())
-            if partitions is None and not committed:
+            if named is None and not committed:
                 raise ClusterError(ApiError.OFFSET_NOT_COMMITTED, f"group {group} has no committed offsets to reset")
-            keys = await self._partitions.resolved(committed if partitions is None else partitions, left_s)
+            keys = await self._partitions.resolved(committed if named is None else named, left_s)
             after = await self._partitions.listed(dict.fromkeys(keys, place), left_s)
             if older := [key for key, offset in after.items() if offset < 0]:
                 after |= await self._partitions.listed(dict.fromkeys(older, LATEST), left_s)
@@ -398,6 +410,7 @@ class Admin(Closing):
 
     async def delete_group(self, group: str, *, timeout_s: float | None = None) -> None:
         """Delete a group that has no members, and its offsets."""
+        check_texts("group", [group])
         async with self._call(f"group {group}", timeout_s) as left_s:
             await self._groups.delete(group, left_s())
 
@@ -408,6 +421,8 @@ class Admin(Closing):
         keys = [TopicPartition(*key) for key in partitions]
         if not keys:
             raise ConfigError("partitions is empty")
+        check_partitions(keys)
+        check_texts("group", [group])
         async with self._call(f"group {group}", timeout_s) as left_s:
             _raise_refusals(await self._groups.delete_offsets(group, keys, left_s()), keys)
 
@@ -417,6 +432,7 @@ class Admin(Closing):
         self, group: str, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, ShareOffset]:
         """Return the start offset and the lag of each share partition of a share group, ascending."""
+        check_texts("group", [group])
         async with self._call(f"group {group}", timeout_s) as left_s:
             found = await self._groups.shares.describe(group, left_s())
         return {TopicPartition(*key): offset for key, offset in found.items()}
@@ -430,6 +446,7 @@ class Admin(Closing):
         outside its log, nothing is changed.
         """
         wanted = offsets_of(offsets)
+        check_texts("group", [group])
         async with self._call(f"group {group}", timeout_s) as left_s:
             await self._refuse_outside(wanted, left_s)
             starts = {(key.topic, key.partition): offset for key, offset in wanted.items()}
@@ -440,7 +457,9 @@ class Admin(Closing):
     ) -> None:
         """Delete the offsets of topics in a share group without members.  Its next member begins as in a new group."""
         names = [topics] if isinstance(topics, str) else list(topics)
+        check_texts("topic", names)
         distinct("topics", names)
+        check_texts("group", [group])
         async with self._call(f"group {group}", timeout_s) as left_s:
             refusals = await self._groups.shares.delete(group, names, left_s())
             done_or_raise({name: refusals.get(name) for name in names})

@@ -8,7 +8,15 @@ from typing import Any, Final
 
 from quorumlog.client.admin_values import CreatedTopic, NewTopic
 from quorumlog.client.consumer import EARLIEST, LATEST
-from quorumlog.client.messages import INT16_MAX, INT32_MAX, TopicPartition, as_offset
+from quorumlog.client.messages import (
+    INT16_MAX,
+    INT32_MAX,
+    TopicPartition,
+    as_offset,
+    check_partitions,
+    check_texts,
+    text_problem,
+)
 from quorumlog.errors import ConfigError
 
 TOPIC: Final = 2
@@ -34,7 +42,12 @@ def distinct(what: str, names: Sequence[str]) -> None:
 
 
 def offsets_of(offsets: Mapping[tuple[str, int], object]) -> dict[TopicPartition, int]:
-    """Return offsets by partition.  Raises: ConfigError: some are not valid offsets; the error lists all of these."""
+    """Return offsets by partition.
+
+    Raises:
+        ConfigError: some topics are not valid text, or some offsets are invalid; the error lists all of these.
+    """
+    check_partitions(offsets)
     found: dict[TopicPartition, int] = {}
     problems = []
     for key, offset in offsets.items():
@@ -62,13 +75,15 @@ def resource_of(topic: str | None, broker: int | str | None, group: str | None) 
     """Return the type and the name of a resource, the broker to ask (None: any), and the resource in words.
 
     Raises:
-        ConfigError: not exactly one resource is named, or the broker is not an id.
+        ConfigError: not exactly one resource is named, its name is not valid text, or the broker is not an id.
     """
     if [topic, broker, group].count(None) != 2:
         raise ConfigError("name one of topic, broker and group")
     if topic is not None:
+        check_texts("topic", [topic])
         return TOPIC, topic, None, f"the configs of topic {topic}"
     if group is not None:
+        check_texts("group", [group])
         return GROUP, group, None, f"the configs of group {group}"
     if broker == "all":
         return BROKER, "", None, "the configs of all brokers"
@@ -77,18 +92,37 @@ def resource_of(topic: str | None, broker: int | str | None, group: str | None) 
     return BROKER, str(broker), broker, f"the configs of broker {broker}"
 
 
+def check_configs(configs: Iterable[tuple[str, str | None]], prefix: str = "") -> None:
+    """Check the names and values of configs; None is accepted as a value.  prefix: text before each problem.
+
+    Raises:
+        ConfigError: some are not valid text; the error lists all of these.
+    """
+    problems = []
+    for name, value in configs:
+        problem = text_problem(f"{prefix}config", name)
+        if problem is None and value is not None:
+            problem = text_problem(f"{prefix}config {name}", value)
+        if problem is not None:
+            problems.append(problem)
+    if problems:
+        raise ConfigError(*problems)
+
+
 def new_topics(topics: Iterable[NewTopic]) -> dict[str, NewTopic]:
     """Return topics by name.
 
     Raises:
-        ConfigError: no topic is given; a name occurs twice; a number is out of range; or arguments of a topic exclude
-            each other.
+        ConfigError: no topic is given; a name occurs twice; a name or a config is not valid text; a number is out of
+            range; or arguments of a topic exclude each other.
     """
     given = list(topics)
+    check_texts("topic", (each.name for each in given))
     distinct("topics", [each.name for each in given])
     for each in given:
         if each.assignment is not None and (each.partitions, each.replication_factor) != (None, None):
             raise ConfigError(f"topic {each.name}: an assignment excludes partitions and replication_factor")
+        check_configs((each.configs or {}).items(), f"topic {each.name}: ")
         fits(f"topic {each.name}: partitions", each.partitions, INT32_MAX)
         fits(f"topic {each.name}: replication_factor", each.replication_factor, INT16_MAX)
         for broker in (one for ids in each.assignment or () for one in ids):

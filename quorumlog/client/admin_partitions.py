@@ -10,7 +10,7 @@ from quorumlog.client.cluster import REQUEST_TIMEOUT_S, Cluster
 from quorumlog.client.coordinators import all_of
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.log_offsets import list_offsets
-from quorumlog.client.messages import TopicPartition
+from quorumlog.client.messages import TopicPartition, check_texts
 from quorumlog.client.partitions import PartitionCalls
 from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.wire.errors import ApiError, KafkaCode
@@ -18,6 +18,15 @@ from quorumlog.wire.kafka.codec import Api
 
 Partitions = str | Iterable[str | tuple[str, int]]
 """A topic's name, which means all its partitions; or several names and (topic, partition) pairs."""
+
+
+def named_partitions(partitions: Partitions) -> list[str | tuple[str, int]]:
+    """Return the given names and pairs.  Raises: ConfigError: nothing is named, or a name is not valid text."""
+    given: list[str | tuple[str, int]] = [partitions] if isinstance(partitions, str) else list(partitions)
+    if not given:
+        raise ConfigError("partitions is empty")
+    check_texts("topic", (each if isinstance(each, str) else each[0] for each in given))
+    return given
 
 
 class PartitionLooks:
@@ -95,12 +104,10 @@ class PartitionLooks:
         """Return the named partitions, ascending.
 
         Raises:
-            ConfigError: no partition is named.
+            ConfigError: no partition is named, or a name is not valid text.
             ClusterError: a topic or partition does not exist, or no broker answers in time.
         """
-        given = [partitions] if isinstance(partitions, str) else list(partitions)
-        if not given:
-            raise ConfigError("partitions is empty")
+        given = named_partitions(partitions)
         names = {each if isinstance(each, str) else each[0] for each in given}
         topics = await self.described(names, left_s)
         pairs = [each for each in given if not isinstance(each, str)]

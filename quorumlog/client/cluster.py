@@ -28,7 +28,8 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from quorumlog.client.kafka import KafkaConnection, error_word
-from quorumlog.errors import ClusterError
+from quorumlog.client.messages import check_texts, client_id_problem
+from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.runtime.addresses import Address, parse_list, parse_target
 from quorumlog.runtime.backoff import Backoff
 from quorumlog.runtime.clock import Sources
@@ -139,6 +140,10 @@ class Cluster(Closing):
         create_topics: ask the brokers to create requested topics that do not exist; they refuse if their
         `auto.create.topics.enable` is off.
         random: draws the pauses between retries; None: the system's random device.
+
+    Raises:
+        ConfigError: `client_id` is not valid text.  Calls raise it for the name of a topic, before they send a request.
+        ClusterError: `bootstrap` is malformed.
     """
 
     def __init__(
@@ -151,6 +156,8 @@ class Cluster(Closing):
         create_topics: bool = False,
         random: Random | None = None,
     ) -> None:
+        if problem := client_id_problem(client_id):
+            raise ConfigError(problem)
         texts = [bootstrap] if isinstance(bootstrap, str) else list(bootstrap)
         try:
             self._bootstrap = parse_list(parse_target, texts)
@@ -400,6 +407,7 @@ class Cluster(Closing):
 
     async def _refreshed(self, topics: frozenset[str] | None, newer_than: int) -> None:
         """Return after a refresh that covers `topics` and has a number above `newer_than`."""
+        check_texts("topic", topics or ())  # an invalid name would fail the shared request
         while True:
             running = self._refresh
             if running is not None:

@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 
 from quorumlog.client.assignors import ASSIGNORS
 from quorumlog.client.fetcher import FetchLimits
-from quorumlog.client.messages import INT32_MAX, TopicPartition, timeout_problem
+from quorumlog.client.messages import INT32_MAX, TopicPartition, client_id_problem, text_problem, timeout_problem
 from quorumlog.client.starting_offsets import OffsetReset
 from quorumlog.errors import ConfigError
 
@@ -31,6 +31,7 @@ class ConsumerSettings:
         ConfigError: arguments are invalid; the error lists all of these.
     """
 
+    client_id: str
     topics: frozenset[str] | None
     pattern: str | None
     group: str | None
@@ -75,6 +76,12 @@ class ConsumerSettings:
         return self.auto_commit_interval_s if self.auto_commit and self.group is not None else None
 
     def _problems_of_names(self) -> Iterable[str]:
+        if problem := client_id_problem(self.client_id):
+            yield problem
+        names = [("topic", name) for name in sorted(self.topics or (), key=str)]
+        for what, name in (*names, ("group", self.group), ("group_instance_id", self.group_instance_id)):
+            if name is not None and (problem := text_problem(what, name)):
+                yield problem
         if self.topics is not None and self.pattern is not None:
             yield "topics and pattern exclude each other"
         if self.topics is not None and not self.topics:

@@ -22,7 +22,7 @@ import quorumlog.wire.kafka  # noqa: F401  (before kio, so that kio does not imp
 # isort: split
 from kio.schema.errors import ErrorCode
 
-from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.errors import ClusterError, ConfigError, RemoteProtocolError
 from quorumlog.runtime.closing import Closing
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.kafka import codec
@@ -219,10 +219,16 @@ class KafkaConnection(Closing):
     async def send(self, request: Any, timeout_s: float) -> Any:
         """Send a `kio` request object (which has its api key and version) and return the `kio` response.
 
-        Raises: ClusterError, always retriable: BROKER_UNAVAILABLE or, after `timeout_s` seconds, REQUEST_TIMED_OUT.
+        Raises:
+            ClusterError: always retriable: BROKER_UNAVAILABLE or, after `timeout_s` seconds, REQUEST_TIMED_OUT.
+            ConfigError: the request has a text that is not valid; nothing was sent.
         """
         api_key, version = int(request.__api_key__), int(request.__version__)
-        body = await self.call(api_key, version, (codec.encode(request),), timeout_s)
+        try:
+            encoded = codec.encode(request)
+        except UnicodeEncodeError as cause:
+            raise ConfigError(f"{Api(api_key).name}: not valid text: {cause.object!r}") from cause
+        body = await self.call(api_key, version, (encoded,), timeout_s)
         with self.judged():
             return codec.decode(codec.response_schema(api_key, version), body, 0)
 

@@ -7,6 +7,8 @@ from operator import index
 from typing import Final, NamedTuple
 
 from quorumlog.client.records import OFFSET_MAX, Headers
+from quorumlog.errors import ConfigError
+from quorumlog.words import is_unicode
 
 TIMESTAMP_MAX_MS = 2**63 - 1
 INT16_MAX: Final = 2**15 - 1
@@ -62,6 +64,37 @@ def timeout_problem(name: str, timeout_s: float) -> str | None:
     return f"{name} is {timeout_s}, not above 0 and at most {TIMEOUT_MAX_S}"
 
 
+def text_problem(what: str, text: object) -> str | None:
+    """Return the reason why a text cannot be part of a request; None if it can.  what: the meaning of the text."""
+    if not isinstance(text, str):
+        return f"{what} is {text!r}, not a str"
+    return None if is_unicode(text) else f"{what} is not valid text: {text!r}"
+
+
+def client_id_problem(client_id: object) -> str | None:
+    """Return the reason why a request cannot have a client id; None if it can."""
+    if problem := text_problem("client_id", client_id):
+        return problem
+    size = len(str(client_id).encode())
+    return None if size <= INT16_MAX else f"client_id has {size} bytes, not up to {INT16_MAX}"
+
+
+def check_texts(what: str, texts: Iterable[object]) -> None:
+    """Check texts before they become parts of requests.  what: their meaning, such as "topic".
+
+    Raises:
+        ConfigError: some texts are not valid; the error lists all of these.
+    """
+    problems = [problem for text in dict.fromkeys(texts) if (problem := text_problem(what, text)) is not None]
+    if problems:
+        raise ConfigError(*problems)
+
+
+def check_partitions(partitions: Iterable[tuple[str, int]]) -> None:
+    """Check the topics of partitions.  Raises: ConfigError: some are not valid text."""
+    check_texts("topic", (topic for topic, _ in partitions))
+
+
 def as_bytes(what: str, data: object) -> bytes | None:
     """Return a key or value as bytes.  Raises: TypeError."""
     if data is None or isinstance(data, bytes):
@@ -104,7 +137,7 @@ def as_headers(headers: HeadersLike) -> Headers:
     for name, value in pairs:
         if not isinstance(name, str):
             raise TypeError(f"the name of a header is a str, not {type(name).__name__}")
-        if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
-            raise ValueError(f"the name of a header is not valid text: {name!r}")
+        if problem := text_problem("the name of a header", name):
+            raise ValueError(problem)
         made.append((name, as_bytes("header", value)))
     return tuple(made)

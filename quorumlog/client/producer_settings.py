@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from quorumlog.client.delivery import ACKS_ALL, ACKS_LEADER, ACKS_NONE
-from quorumlog.client.messages import timeout_problem
+from quorumlog.client.messages import client_id_problem, text_problem, timeout_problem
 from quorumlog.errors import ConfigError
 from quorumlog.wire.compression import CODEC_NAMES
 
@@ -33,6 +33,7 @@ class ProducerSettings:
         ConfigError: arguments are invalid; the error lists all of these.
     """
 
+    client_id: str
     acks: Acks
     linger_ms: float
     compression: Compression
@@ -56,6 +57,8 @@ class ProducerSettings:
         return self.acks != "none"
 
     def _problems(self) -> Iterable[str]:
+        if problem := client_id_problem(self.client_id):
+            yield problem
         if self.acks not in ACKS:
             yield f"acks is {self.acks!r}, not one of {', '.join(ACKS)}"
         if self.compression not in CODEC_NAMES:
@@ -73,6 +76,8 @@ class ProducerSettings:
             yield f"max_block_s is {self.max_block_s}, not above 0"
         if self.transactional_id == "":
             yield "transactional_id is empty"
+        if self.transactional_id is not None and (problem := text_problem("transactional_id", self.transactional_id)):
+            yield problem
         if self.transactional_id is not None and self.acks != "all":
             yield f"transactional_id requires acks='all', not {self.acks!r}"
         if self.is_staged and self.transactional_id is not None:

@@ -39,7 +39,7 @@ from quorumlog.client.fetcher import FetchLimits
 from quorumlog.client.group_member import GroupMember
 from quorumlog.client.groups import GroupClient
 from quorumlog.client.membership import Phase
-from quorumlog.client.messages import TopicPartition, as_offset, as_timestamp_ms
+from quorumlog.client.messages import TopicPartition, as_offset, as_timestamp_ms, check_partitions
 from quorumlog.client.positions import Position
 from quorumlog.client.producer_transactions import GroupMetadata
 from quorumlog.client.record_batches import RecordBatch
@@ -118,6 +118,7 @@ class Consumer:
         sources: Sources | None = None,
     ) -> None:
         settings = self._settings = ConsumerSettings(
+            client_id=client_id,
             topics=None if topics is None else frozenset([topics] if isinstance(topics, str) else topics),
             pattern=pattern,
             group=group,
@@ -336,12 +337,15 @@ class Consumer:
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions, without sharing them.  With a group, begin at its committed offsets.
 
-        Raises: ClusterError: INVALID_REQUEST if the consumer subscribes to topics.
+        Raises:
+            ClusterError: INVALID_REQUEST if the consumer subscribes to topics.
+            ConfigError: the name of a topic is not valid text; nothing was changed.
         """
         if self._settings.is_subscribed:
             message = "a consumer either subscribes to topics or gets its partitions by assign"
             raise ClusterError(ApiError.INVALID_REQUEST, message, "use another consumer without topics and pattern")
         wanted = {TopicPartition(*each) for each in partitions}
+        check_partitions(wanted)
         if self._group is not None:
             self._group.reassigned(wanted)
         self._reading.remove(self._reading.positions.keys() - wanted)
@@ -483,6 +487,7 @@ class Consumer:
         if offsets is None:
             wanted = self.offsets_to_commit()
         else:
+            check_partitions(offsets)
             wanted = {TopicPartition(*partition): as_offset(offset) for partition, offset in offsets.items()}
         if self._group is None:
             raise no_group("cannot commit")
@@ -538,7 +543,8 @@ class Consumer:
         """
         if self._group is None:
             raise no_group("has no committed offsets")
-        wanted = list(self._reading.positions) if partitions is None else partitions
+        wanted = list(self._reading.positions if partitions is None else partitions)
+        check_partitions(wanted)
         return await self._group.commits.committed(wanted, timeout_s)
 
     @property

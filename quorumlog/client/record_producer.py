@@ -35,6 +35,7 @@ from quorumlog.client.messages import (
     as_headers,
     as_offset,
     as_timestamp_ms,
+    check_partitions,
 )
 from quorumlog.client.producer_buffer import ProducerBuffer
 from quorumlog.client.producer_settings import (
@@ -119,6 +120,7 @@ class Producer:
         sources: Sources | None = None,
     ) -> None:
         settings = self._settings = ProducerSettings(
+            client_id=client_id,
             acks=acks,
             linger_ms=linger_ms,
             compression=compression,
@@ -244,6 +246,7 @@ class Producer:
             ClusterError: UNKNOWN_TOPIC_OR_PARTITION; TIMED_OUT: no room or no metadata within `max_block_s`;
                 MESSAGE_TOO_LARGE: the record does not fit into the buffer; PRODUCER_CLOSED; with transactions, also
                 INVALID_TXN_STATE, TRANSACTION_ABORTABLE or PRODUCER_FENCED: the transaction accepts no records.
+            ConfigError: the name of the topic is not valid text.
             TypeError, ValueError: the record is malformed, or its partition does not exist.
         """
         if (value is not None and type(value) is not bytes) or (key is not None and type(key) is not bytes):
@@ -365,21 +368,22 @@ class Producer:
                 the consumer commits automatically, or has no group; TIMED_OUT; INVALID_TXN_STATE; PRODUCER_FENCED.
                 After these errors, except INVALID_REQUEST and INVALID_TXN_STATE, and after a cancellation, the
                 transaction can only be aborted.
+            ConfigError, TypeError, ValueError: a topic or an offset is invalid; nothing was changed.
         """
         transactions = self._of_transactions()
         if transactions.refusal is not None:
             raise transactions.refusal
+        check_partitions(offsets or ())
+        given = None if offsets is None else {(*key,): as_offset(each) for key, each in offsets.items()}
         try:
             group, positions = consumer.offsets_to_send()
         except ClusterError as error:
             if error.code != ApiError.INVALID_REQUEST:
                 transactions.failed(error)
             raise
-        wanted = positions if offsets is None else offsets
+        wanted = {(*key,): each for key, each in positions.items()} if given is None else given
         if wanted:
-            await transactions.send_offsets(
-                group, {(*key,): as_offset(each) for key, each in wanted.items()}, timeout_s
-            )
+            await transactions.send_offsets(group, wanted, timeout_s)
 
     async def commit_transaction(self, timeout_s: float = MAX_BLOCK_S) -> None:
         """Deliver all records and offsets, then commit; return once the decision is durable.

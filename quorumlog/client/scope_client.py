@@ -191,6 +191,9 @@ class ScopeClient(Closing):
         """
         if not 0 <= sequence <= _INT64_MAX:
             _refuse(scope.name, f"the sequence is {sequence}, not 0 to {_INT64_MAX}")
+        winners = list(winners)
+        for each in winners:
+            _refuse(scope.name, scope_names.attempt_problem(each.attempt))
         named = [
             {"attempt": each.attempt, "producer_id": each.producer_id, "producer_epoch": each.epoch} for each in winners
         ]

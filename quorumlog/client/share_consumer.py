@@ -23,7 +23,7 @@ from uuid import UUID, uuid4
 from quorumlog.client.cluster import CONNECT_TIMEOUT_S, Cluster
 from quorumlog.client.coordinators import CoordinatorCalls, Kind, check
 from quorumlog.client.kafka import KafkaConnection
-from quorumlog.client.messages import INT32_MAX
+from quorumlog.client.messages import INT32_MAX, text_problem
 from quorumlog.client.partitions import refusal
 from quorumlog.client.record_codec import read_batch
 from quorumlog.client.records import Headers, OpenBatch, UnreadableBatchError, open_batches
@@ -124,7 +124,7 @@ class ShareConsumer:
             divided, so an answer may have more records.
 
     Raises:
-        ConfigError: arguments are empty or out of range; the error lists all of these.
+        ConfigError: arguments are empty, not valid text or out of range; the error lists all of these.
         ClusterError: `bootstrap` is malformed.
     """
 
@@ -133,6 +133,8 @@ class ShareConsumer:
     ) -> None:
         names = [topics] if isinstance(topics, str) else list(topics)
         problems = [f"{what} is empty" for what, value in (("group", group), ("topics", names)) if not value]
+        named = [("group", group or ""), *(("topic", name) for name in names)]
+        problems += [problem for what, text in named if (problem := text_problem(what, text)) is not None]
         if not 1 <= max_records <= INT32_MAX:
             problems.append(f"max_records is {max_records}, not 1 to {INT32_MAX}")
         if problems:

@@ -47,6 +47,20 @@ SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
     Mutant(
+        "an invalid topic name fails the metadata request of all callers",
+        CLUSTER,
+        '        check_texts("topic", topics or ())  # an invalid name would fail the shared request\n',
+        "        pass\n",
+        (f"{CLUSTER_TESTS}::test_an_invalid_topic_name_does_not_fail_the_metadata_request_of_other_callers",),
+    ),
+    Mutant(
+        "invalid offsets for a transaction are refused after the consumer has handed its own over",
+        PRODUCER,
+        "        check_partitions(offsets or ())\n",
+        "        pass\n",
+        (f"{TRANSACTION_TESTS}::test_invalid_offsets_are_refused_and_change_nothing",),
+    ),
+    Mutant(
         "a new batch with the numbers of an earlier one counts as delivered",
         DELIVERY,
         "            case KafkaCode.DUPLICATE_SEQUENCE_NUMBER if sequence.attempts > 1:",

@@ -366,6 +366,52 @@ async def test_an_invalid_argument_is_reported_before_any_request_is_sent(
         assert kafka.asked == []
 
 
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda admin, text: admin.describe_topic(text), "topic"),
+        (lambda admin, text: admin.create_topic(text), "topic"),
+        (lambda admin, text: admin.create_topic("a", configs={text: "1"}), "topic a: config"),
+        (lambda admin, text: admin.create_topic("a", configs={"x": text}), "topic a: config x"),
+        (lambda admin, text: admin.delete_topic(text), "topic"),
+        (lambda admin, text: admin.add_partitions(text, 2), "topic"),
+        (lambda admin, text: admin.get_configs(topic=text), "topic"),
+        (lambda admin, text: admin.get_configs(group=text), "group"),
+        (lambda admin, text: admin.set_configs({text: "1"}, topic="a"), "config"),
+        (lambda admin, text: admin.set_configs({"x": text}, broker=1), "config x"),
+        (lambda admin, text: admin.unset_configs(["x", text], group="g"), "config"),
+        (lambda admin, text: admin.delete_records({("a", 0): 5, (text, 0): 5}), "topic"),
+        (lambda admin, text: admin.delete_records({(text, 0): "latest"}), "topic"),
+        (lambda admin, text: admin.offsets(text), "topic"),
+        (lambda admin, text: admin.offsets(["a", (text, 0)]), "topic"),
+        (lambda admin, text: admin.offsets_at([("a", 0), text], 0), "topic"),
+        (lambda admin, text: admin.list_groups([text]), "state"),
+        (lambda admin, text: admin.describe_group(text), "group"),
+        (lambda admin, text: admin.delete_group(text), "group"),
+        (lambda admin, text: admin.group_offsets(text), "group"),
+        (lambda admin, text: admin.set_group_offsets(text, {("a", 0): 5}), "group"),
+        (lambda admin, text: admin.set_group_offsets("g", {(text, 0): 5}), "topic"),
+        (lambda admin, text: admin.reset_group_offsets(text, "latest"), "group"),
+        (lambda admin, text: admin.reset_group_offsets("g", "latest", partitions=[text]), "topic"),
+        (lambda admin, text: admin.delete_group_offsets(text, [("a", 0)]), "group"),
+        (lambda admin, text: admin.delete_group_offsets("g", [(text, 0)]), "topic"),
+        (lambda admin, text: admin.share_group_offsets(text), "group"),
+        (lambda admin, text: admin.set_share_group_offsets(text, {("a", 0): 5}), "group"),
+        (lambda admin, text: admin.set_share_group_offsets("g", {(text, 0): 5}), "topic"),
+        (lambda admin, text: admin.delete_share_group_offsets(text, ["a"]), "group"),
+        (lambda admin, text: admin.delete_share_group_offsets("g", [text]), "topic"),
+    ],
+)
+async def test_text_that_a_request_cannot_contain_is_reported_before_any_request_is_sent(
+    call: Callable[[Any, str], Awaitable[object]], what: str
+) -> None:
+    async with setting() as (kafka, admin):
+        with pytest.raises(ConfigError) as failure:
+            await call(admin, "caf\udce9")
+        assert failure.value.problems == (f"{what} is not valid text: 'caf\\udce9'",)
+        assert kafka.asked == []
+
+
 def test_the_client_package_imports_a_module_when_its_name_is_first_used() -> None:
     code = "import sys, quorumlog.client as c; assert 'quorumlog.client.admin' not in sys.modules; c.Admin"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -15,9 +15,10 @@ from quorumlog.client import partitions
 from quorumlog.client.cluster import Cluster, TopicState
 from quorumlog.client.producer import ACKS_NONE, Producer
 from quorumlog.client.records import NewRecord, build_batch
-from quorumlog.errors import ClusterError
+from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.runtime.addresses import Address
 from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.record_batch import Codec, parse_header
 from tests.unit.broker.kafka import fake
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, client_of, fake_brokers
@@ -542,3 +543,24 @@ async def test_the_error_of_an_unreachable_cluster_contains_its_address() -> Non
         with pytest.raises(ClusterError, match=address):
             async with Producer(cluster, delivery_timeout_s=0.2):
                 pass
+
+
+async def test_an_invalid_topic_name_does_not_fail_the_metadata_request_of_other_callers() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        outcomes = await asyncio.gather(
+            cluster.topic_states(["\ud800"], 5),
+            cluster.find_leader("\ud800", 0, 5),
+            cluster.topic_states(["t"], 5),
+            return_exceptions=True,
+        )
+        assert [type(each) for each in outcomes] == [ConfigError, ConfigError, dict]
+
+
+async def test_text_that_cannot_be_encoded_is_a_wrong_argument_of_any_request() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        connection = await cluster.any_broker(5)
+        values = {"key_type": 0, "coordinator_keys": ["\ud800"]}
+        with pytest.raises(ConfigError, match=r"FIND_COORDINATOR: not valid text: '\\ud800'"):
+            await cluster.ask(connection, Api.FIND_COORDINATOR, 4, values, 5)
+        assert await cluster.any_broker(5) is connection

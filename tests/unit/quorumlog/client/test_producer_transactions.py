@@ -13,8 +13,9 @@ import pytest
 
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.producer_transactions import GroupMetadata, ProducerTransactions
+from quorumlog.client.record_consumer import Consumer
 from quorumlog.client.record_producer import Producer
-from quorumlog.errors import ClusterError
+from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.record_batch import parse_header
@@ -444,6 +445,23 @@ async def test_records_are_not_treated_as_duplicates_after_the_topic_id_changed(
         assert (header.producer_id, header.producer_epoch) == producer._transactions.identity
         await producer.commit_transaction()
         assert [each.value for each in await brokers.records("t", 0)] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "error"),
+    [({("\ud800", 0): 5}, ConfigError), ({("t", 0): -1}, ValueError), ({("t", 0): 5.5}, TypeError)],
+)
+async def test_invalid_offsets_are_refused_and_change_nothing(offsets: Any, error: type[Exception]) -> None:
+    async with in_transaction() as (producer, _, coordinator):
+        coordinator.asked.clear()
+        asked: list[None] = []
+        consumer = cast(Consumer, SimpleNamespace(offsets_to_send=lambda: asked.append(None)))
+        with pytest.raises(error):
+            await producer.send_offsets(consumer, offsets)
+        assert producer._transactions is not None
+        assert producer._transactions.refusal is None, "the transaction is still open"
+        assert not asked, "the consumer still knows that it must send its offsets"
+        assert coordinator.asked == []
 
 
 async def test_only_one_call_aborts_a_transaction_whose_batches_are_being_sent() -> None:

@@ -242,6 +242,15 @@ def test_all_problems_of_a_configuration_are_reported_together() -> None:
     assert len(failure.value.problems) == 5
 
 
+def test_names_that_a_request_cannot_contain_are_wrong_arguments() -> None:
+    with pytest.raises(ConfigError) as failure:
+        Consumer("h:1", client_id="a\ud800", topics=["t", "b\ud800"], group="c\ud800", group_instance_id="d\ud800")
+    assert failure.value.problems == tuple(
+        f"{what} is not valid text: '{letter}\\ud800'"
+        for what, letter in (("client_id", "a"), ("topic", "b"), ("group", "c"), ("group_instance_id", "d"))
+    )
+
+
 @pytest.mark.parametrize("timeout_s", [0, 2_147_484, math.inf, math.nan])
 def test_a_timeout_that_the_protocol_cannot_express_is_a_wrong_argument(timeout_s: float) -> None:
     with pytest.raises(ConfigError) as failure:
@@ -268,6 +277,18 @@ def test_fetch_limits_that_no_request_can_use_are_refused(name: str, value: floa
         Consumer("h:1", topics=["t"], fetch=FetchLimits(**{name: value}))  # type: ignore[arg-type]
     (problem,) = failure.value.problems
     assert problem.startswith(f"fetch.{name} is {value}")
+
+
+async def test_topics_that_a_request_cannot_contain_are_refused_and_change_nothing(brokers: FakeBrokers) -> None:
+    async with reading(brokers, topics=None, group="g") as consumer:
+        consumer.assign([("t", 0)])
+        bad = ("\ud800", 0)
+        with pytest.raises(ConfigError, match="topic is not valid text"):
+            consumer.assign([bad])
+        for call in (consumer.commit({bad: 5}), consumer.committed([bad]), consumer.offsets_for_time(0, [bad])):
+            with pytest.raises(ConfigError, match=r"topic is not valid text: '\\ud800'"):
+                await call
+        assert consumer.assignment() == {("t", 0)}
 
 
 async def test_times_and_offsets_outside_the_range_of_the_protocol_are_refused_at_once(brokers: FakeBrokers) -> None:

@@ -22,6 +22,7 @@ from quorumlog.client import (
     Producer,
     RecordMetadata,
     lane_sender,
+    lanes,
     producer_topics,
 )
 from quorumlog.client.cluster import Cluster, TopicState
@@ -566,6 +567,39 @@ async def test_a_malformed_record_is_refused_and_changes_nothing(
             await producer.send("t", **arguments)
         await producer.send_and_wait("t", bytearray(b"good"))  # type: ignore[arg-type]  # other bytes are converted
     assert [record.value for record in await all_records(brokers)] == [b"good"]
+
+
+async def test_a_topic_name_that_is_not_valid_text_is_refused_and_changes_nothing(brokers: FakeBrokers) -> None:
+    async with Producer(brokers.bootstrap) as producer:
+        good = await producer.send("t", b"good", partition=0)
+        for call in (
+            producer.send("t\ud800", b""),
+            producer.send_many("t\ud800", [b""]),
+            producer.partitions("t\ud800"),
+        ):
+            with pytest.raises(ConfigError, match=r"topic is not valid text: 't\\ud800'"):
+                await call
+        assert producer._buffer.size <= len(b"good") + lanes.RECORD_OVERHEAD_BYTES
+        assert producer._topics.known.keys() == {"t"}
+        assert not producer._topics._look_ups
+        assert (await good).offset == 0
+        await producer.send_and_wait("t", b"more", partition=0)
+    assert await values_of(brokers) == [b"good", b"more"]
+
+
+def test_names_that_a_request_cannot_contain_are_wrong_arguments() -> None:
+    with pytest.raises(ConfigError) as failure:
+        Producer("h:1", client_id="\ud800", transactional_id="\udfff")
+    assert failure.value.problems == (
+        "client_id is not valid text: '\\ud800'", "transactional_id is not valid text: '\\udfff'",
+    )  # fmt: skip
+    for client_id, problem in (
+        ("\ud800", "is not valid text"),
+        ("ü" * 2**14, "has 32768 bytes"),
+        (7, "is 7, not a str"),
+    ):
+        with pytest.raises(ConfigError, match=f"client_id {problem}"):
+            Cluster("h:1", client_id=client_id)  # type: ignore[arg-type]
 
 
 async def test_all_problems_of_a_configuration_are_reported_together() -> None:

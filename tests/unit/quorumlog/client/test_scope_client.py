@@ -132,6 +132,8 @@ SCOPE = OpenScope("job", 1, -1)
         (lambda scopes: scopes.open("job", "", "run"), "INVALID_REQUEST", "the owner has 0 bytes, not 1 to 249"),
         (lambda scopes: scopes.open("job", "me", "\ud800"), "INVALID_REQUEST", "the run has a control character"),
         (lambda scopes: scopes.open("\n", "me", "run"), "INVALID_REQUEST", "the name of the scope has a control"),
+        (lambda scopes: scopes.describe("\ud800"), "INVALID_REQUEST", "the name of the scope has a control"),
+        (lambda scopes: scopes.end(SCOPE, 1, [Winner("\ud800", 1, 1)]), "INVALID_REQUEST", "the attempt has a control"),
         (lambda scopes: scopes.begin(SCOPE, "a/b"), "INVALID_REQUEST", "the attempt has a slash"),
         (
             lambda scopes: scopes.begin(SCOPE, "a", transaction_timeout_ms=30 * 86_400_000),

@@ -524,6 +524,12 @@ def test_a_single_topic_may_be_given_as_a_string() -> None:
     assert ShareConsumer("h:1", "g", topics="orders")._topics == ["orders"], "the text is a single topic"
 
 
+def test_names_that_a_request_cannot_contain_are_wrong_arguments() -> None:
+    with pytest.raises(ConfigError) as failure:
+        ShareConsumer("h:1", "a\ud800", topics=["t", "b\ud800"])
+    assert failure.value.problems == ("group is not valid text: 'a\\ud800'", "topic is not valid text: 'b\\ud800'")
+
+
 @pytest.mark.parametrize("max_records", [0, 2**31])
 def test_all_wrong_arguments_are_reported_together(max_records: int) -> None:
     with pytest.raises(ConfigError) as failure:
