@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from quorumlog.client.admin_values import TopicDescription, done_or_raise, refused, topic_description
 from quorumlog.client.broker_calls import VERSIONS, BrokerCalls, broker_timeout_ms, final_if_missing
 from quorumlog.client.cluster import REQUEST_TIMEOUT_S, Cluster
-from quorumlog.client.coordinators import all_of
+from quorumlog.client.coordinators import AT_ONCE_MAX
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.log_offsets import list_offsets
 from quorumlog.client.messages import TopicPartition, check_texts
-from quorumlog.client.partitions import PartitionCalls
+from quorumlog.client.partitions import PAUSE_MIN_S, PartitionCalls
 from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
@@ -67,15 +68,45 @@ class PartitionLooks:
     ) -> dict[TopicPartition, int]:
         """Delete the records of existing partitions before the given offsets; return the new log start offsets.
 
+        At most AT_ONCE_MAX partitions of one leader are served at a time, so a leader that hangs delays only its own.
         wanted: -1 stands for the high watermark.
         """
-        limit_s = left_s()
-        found = await all_of(self._delete_before(key, offset, limit_s) for key, offset in wanted.items())
-        return done_or_raise(dict(found))
+        await self._cluster.look_up({key.topic for key in wanted}, left_s())
+        # A partition without a leader has a slot of its own: it waits for a leader, and sends nothing meanwhile.
+        slots = {self._cluster.known_leader(*key) or key: asyncio.Semaphore(AT_ONCE_MAX) for key in wanted}
+        found = await asyncio.gather(
+            *(
+                self._delete_in_turn(key, offset, slots[self._cluster.known_leader(*key) or key], left_s)
+                for key, offset in wanted.items()
+            )
+        )
+        return done_or_raise(dict(zip(wanted, found, strict=True)))
 
-    async def _delete_before(
-        self, key: TopicPartition, offset: int, timeout_s: float
-    ) -> tuple[TopicPartition, int | ClusterError]:
+    async def _delete_in_turn(
+        self, key: TopicPartition, offset: int, slots: asyncio.Semaphore, left_s: Callable[[], float]
+    ) -> int | ClusterError:
+        """Return the new log start offset, or an error, before the time of the whole call is up.
+
+        Otherwise the call would end without the results of the other partitions.
+        """
+        try:
+            async with asyncio.timeout(left_s()):
+                await slots.acquire()
+        except TimeoutError:
+            return _not_tried(key)
+        try:
+            async with asyncio.timeout(left_s()):
+                if left_s() <= PAUSE_MIN_S:  # the slot is free only because the time of others is up
+                    return _not_tried(key)
+                return await self._delete_before(key, offset, left_s() - PAUSE_MIN_S)
+        except TimeoutError:
+            return ClusterError(ApiError.TIMED_OUT, f"{key}: no answer to the deletion of its records", retriable=True)
+        except ClusterError as error:
+            return error
+        finally:
+            slots.release()
+
+    async def _delete_before(self, key: TopicPartition, offset: int, timeout_s: float) -> int:
         async def attempt(connection: KafkaConnection, left_s: float) -> int:
             limit_s = min(left_s, REQUEST_TIMEOUT_S)
             partition = {"partition_index": key.partition, "offset": offset}
@@ -88,10 +119,7 @@ class PartitionLooks:
                 raise refused(code, f"{key}: the deletion of its records before {offset}")
             return int(answers[0].low_watermark)
 
-        try:
-            return key, await self._leaders.call(key.topic, key.partition, timeout_s, attempt)
-        except ClusterError as error:
-            return key, error
+        return await self._leaders.call(key.topic, key.partition, timeout_s, attempt)
 
     async def listed(
         self, wanted: Mapping[TopicPartition, int], left_s: Callable[[], float]
@@ -126,3 +154,8 @@ class PartitionLooks:
                 )
                 found[TopicPartition(*each)] = ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, message)
         return sorted(done_or_raise(found))
+
+
+def _not_tried(key: TopicPartition) -> ClusterError:
+    message = f"{key}: nothing was deleted, because earlier requests to its leader got no answer in time"
+    return ClusterError(ApiError.TIMED_OUT, message, retriable=True)

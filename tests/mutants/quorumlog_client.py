@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
+ADMIN_PARTITIONS = "quorumlog/client/admin_partitions.py"
 BROKER_CALLS = "quorumlog/client/broker_calls.py"
 CLUSTER = "quorumlog/client/cluster.py"
 COMMITS = "quorumlog/client/consumer_commits.py"
@@ -46,6 +47,20 @@ STARTING_TESTS = "tests/unit/quorumlog/client/test_starting_offsets.py"
 SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
+    Mutant(
+        "deletions of records at a leader that hangs take the turns of those at other leaders",
+        ADMIN_PARTITIONS,
+        "slots[self._cluster.known_leader(*key) or key], left_s)",
+        "next(iter(slots.values())), left_s)",
+        (f"{ADMIN_TESTS}::test_a_leader_that_hangs_does_not_hide_the_deletions_of_other_leaders",),
+    ),
+    Mutant(
+        "a deletion of records that gets its turn when the time is up ends after the whole call",
+        ADMIN_PARTITIONS,
+        "            async with asyncio.timeout(left_s()):\n                await slots.acquire()\n",
+        "            await slots.acquire()\n            left_s = (lambda limit_s: lambda: limit_s)(2.0)\n",
+        (f"{ADMIN_TESTS}::test_a_leader_that_hangs_does_not_hide_the_deletions_of_other_leaders",),
+    ),
     Mutant(
         "an invalid topic name fails the metadata request of all callers",
         CLUSTER,

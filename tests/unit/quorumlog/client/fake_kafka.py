@@ -21,6 +21,7 @@ class FakeKafka:
     controller: the broker that changes topics.  believed: the controller that a broker's metadata names instead.
     lost: this many changes of topics are made, but their connection breaks before the answer.
     hangs: brokers that answer nothing but Metadata.  refusal: the error of every change while it is set.
+    leaders: the leaders of partitions that broker 1 does not lead.  deleted: the partitions whose records were deleted.
     topics: the number of partitions by name.  behind: those that the metadata of a broker has instead.
     """
 
@@ -30,6 +31,8 @@ class FakeKafka:
         self.lost = 0
         self.hangs: set[int] = set()
         self.refusal: KafkaCode | None = None
+        self.leaders: dict[tuple[str, int], int] = {}
+        self.deleted: list[tuple[str, int]] = []
         self.topics: dict[str, int] = {}
         self.behind: dict[int, dict[str, int]] = {}
         self.asked: list[Request] = []
@@ -78,6 +81,8 @@ class FakeKafka:
                 return {"responses": [self._delete(node_id, each.name) for each in request.topics]}
             case Api.CREATE_PARTITIONS:
                 return {"results": [self._grow(node_id, each) for each in request.topics]}
+            case Api.DELETE_RECORDS:
+                return {"topics": [self._delete_records(each) for each in request.topics]}
         assert api == Api.INCREMENTAL_ALTER_CONFIGS, api
         code = self.refusal or KafkaCode.NONE
         return {
@@ -104,8 +109,8 @@ class FakeKafka:
                     "topic_id": None,
                     "is_internal": False,
                     "partitions": [
-                        {"partition_index": index, "leader_id": 1, "leader_epoch": 0, "replica_nodes": [1],
-                         "isr_nodes": [1], "offline_replicas": []}
+                        {"partition_index": index, "leader_id": self.leaders.get((name, index), 1), "leader_epoch": 0,
+                         "replica_nodes": [1], "isr_nodes": [1], "offline_replicas": []}
                         for index in range(topics.get(name, 0))
                     ],
                 }
@@ -126,6 +131,16 @@ class FakeKafka:
         if not code and self.topics.pop(name, None) is None:
             code = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
         return {"name": name, "topic_id": None, "error_code": code}
+
+    def _delete_records(self, topic: Any) -> dict[str, Any]:
+        self.deleted += [(topic.name, each.partition_index) for each in topic.partitions]
+        return {
+            "name": topic.name,
+            "partitions": [
+                {"partition_index": each.partition_index, "low_watermark": each.offset, "error_code": KafkaCode.NONE}
+                for each in topic.partitions
+            ],
+        }
 
     def _grow(self, node_id: int, topic: Any) -> dict[str, Any]:
         code = self._refusal(node_id)

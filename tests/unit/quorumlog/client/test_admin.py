@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from quorumlog.client import Admin, ClusterError, ConfigError, NewTopic, RefusalsError, ShareOffset
+from quorumlog.client.coordinators import AT_ONCE_MAX
 from quorumlog.client.group_descriptions import CommittedOffset
 from quorumlog.client.messages import TopicPartition
 from quorumlog.wire.errors import KafkaCode
@@ -182,6 +183,25 @@ async def test_records_of_a_new_partition_are_deleted_although_the_first_broker_
         assert await admin.delete_records({new: "latest"}) == {new: 0}
         error = await refusal_of(admin.delete_records({("orders", 2): "latest"}))
         assert (error.code, error.retriable) == ("UNKNOWN_TOPIC_OR_PARTITION", False)
+
+
+async def test_a_leader_that_hangs_does_not_hide_the_deletions_of_other_leaders() -> None:
+    async with setting(timeout_s=2) as (kafka, admin):
+        kafka.topics = {"orders": AT_ONCE_MAX + 30}
+        healthy = range(AT_ONCE_MAX + 10, AT_ONCE_MAX + 30)  # the last ones
+        kafka.leaders = {("orders", index): 2 for index in healthy}
+        kafka.hangs = {1}
+        deletion = asyncio.ensure_future(admin.delete_records({("orders", n): 5 for n in range(AT_ONCE_MAX + 30)}))
+        await until(lambda: len(kafka.deleted) == len(healthy))
+        assert not deletion.done(), "the deletions do not wait for those of the other leader"
+        error = await refusal_of(deletion)
+        assert isinstance(error, RefusalsError)
+        assert error.code == "TIMED_OUT"
+        assert error.done == {("orders", index): 5 for index in healthy}
+        assert {key.partition for key in error.refusals} == set(range(AT_ONCE_MAX + 10))
+        assert all(each.next_step for each in error.refusals.values())
+        assert sum("nothing was deleted" in each.message for each in error.refusals.values()) == 10
+    assert sorted(kafka.deleted) == [("orders", index) for index in healthy]
 
 
 async def test_describe_topic_asks_a_second_broker_before_it_reports_a_missing_topic() -> None:
