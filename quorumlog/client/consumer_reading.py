@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 from contextlib import suppress
 
 from quorumlog.client.cluster import Cluster
@@ -129,10 +129,6 @@ class Reading:
         self.starting.wake()
         return added
 
-    def add_topics(self, counts: Mapping[str, int]) -> None:
-        """Begin to read all partitions of topics.  counts: the number of partitions, by topic."""
-        self.add(TopicPartition(topic, index) for topic, count in counts.items() for index in range(count))
-
     def look_up(self, positions: Iterable[Position]) -> None:
         """End the hold on positions.  `StartingOffsets` then looks up each position that the user has not set."""
         for position in positions:
@@ -145,6 +141,14 @@ class Reading:
         self.in_progress.release(partitions)
         for partition in partitions:
             self.positions.pop(partition, None)
+        self.fetcher.wake()
+
+    def restart(self, partitions: Set[TopicPartition]) -> None:
+        """Begin anew in assigned partitions whose logs were replaced; a pause continues."""
+        self.in_progress.release(partitions)
+        for partition in partitions:
+            self.positions[partition].move(None)
+        self.starting.wake()
         self.fetcher.wake()
 
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:

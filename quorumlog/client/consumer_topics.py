@@ -1,12 +1,14 @@
-"""The topics to which a consumer subscribes, by name or by pattern."""
+"""The topics to which a consumer subscribes, by name or pattern, and the partitions of a consumer without a group."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from quorumlog.client.cluster import Cluster
+from quorumlog.client.cluster import Cluster, TopicState
+from quorumlog.client.consumer_reading import Reading
 from quorumlog.client.consumer_settings import CALL_TIMEOUT_S
+from quorumlog.client.messages import TopicPartition
 
 
 class Subscription:
@@ -24,16 +26,69 @@ class Subscription:
         """Return the subscribed topics, and the number of partitions of each that exists.  Raises: ClusterError."""
         if self._names is not None:
             return self._names, await self._cluster.partition_counts(self._names, timeout_s)
-        assert self._pattern is not None
-        states = await self._cluster.topic_states(None, timeout_s)
-        counts = {
-            name: len(state.leader_epochs)
-            for name, state in states.items()
-            if not state.is_internal and self._pattern.fullmatch(name)
-        }
+        counts = {name: len(state.leader_epochs) for name, state in (await self.states(timeout_s)).items()}
         return frozenset(counts), counts
 
-    async def partition_counts(self, timeout_s: float = CALL_TIMEOUT_S) -> Mapping[str, int]:
-        """Return the number of partitions of each topic that exists.  Raises: ClusterError."""
-        _, counts = await self.found(timeout_s)
-        return counts
+    async def states(self, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, TopicState]:
+        """Return the state of each subscribed topic that exists.  Raises: ClusterError."""
+        if self._names is not None:
+            return await self._cluster.topic_states(self._names, timeout_s)
+        assert self._pattern is not None
+        states = await self._cluster.topic_states(None, timeout_s)
+        return {
+            name: state for name, state in states.items() if not state.is_internal and self._pattern.fullmatch(name)
+        }
+
+
+class AllPartitions:
+    """Lets a consumer without a group read all partitions of its topics.
+
+    A partition whose log was deleted loses its position, because it has no meaning in a later log of the same name.
+    """
+
+    def __init__(self, cluster: Cluster, subscription: Subscription, reading: Reading) -> None:
+        self._cluster = cluster
+        self._subscription = subscription
+        self._reading = reading
+        self._known: dict[str, TopicState] = {}
+
+    async def look(self, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Read new partitions, stop reading deleted ones, and begin anew in those that were created again.
+
+        timeout_s: time limit of one request.  Raises: ClusterError: nothing was changed.
+        """
+        states = await self._subscription.states(timeout_s)
+        lost = await self._lost(states, timeout_s)
+        if lost:  # the first broker may be behind
+            self._cluster.ask_another_broker()
+            states = await self._subscription.states(timeout_s)
+            lost = await self._lost(states, timeout_s)
+        self._known = states
+        existing = {TopicPartition(name, index) for name, state in states.items() for index in state.leader_epochs}
+        self._reading.remove(lost - existing)
+        self._reading.restart(lost & existing)
+        self._reading.add(existing)
+
+    async def _lost(self, states: Mapping[str, TopicState], timeout_s: float) -> set[TopicPartition]:
+        """Return the partitions that were known, and that do not exist any more or have another log now."""
+        found = set[TopicPartition]()
+        for name, before in self._known.items():
+            now = states.get(name)
+            kept = set[int]() if now is None else before.leader_epochs.keys() & now.leader_epochs.keys()
+            if now is not None and None not in (before.topic_id, now.topic_id) and before.topic_id != now.topic_id:
+                kept = await self._continued(before, now, timeout_s)
+            found |= {TopicPartition(name, index) for index in before.leader_epochs.keys() - kept}
+        return found
+
+    async def _continued(self, before: TopicState, now: TopicState, timeout_s: float) -> set[int]:
+        """Return the partitions with the same log under another topic id.
+
+        A topic of quorumlog gets another id when its highest-numbered partitions are removed.  The others keep their
+        logs, and their leader epochs until the next election.  A partition that is created again has a later epoch, as
+        after an election.  So a partition continues if its epoch, or that of a higher-numbered one, is the same.  In
+        Apache Kafka, another id means that the whole topic was created again.
+        """
+        if not await self._cluster.is_of_quorumlog(timeout_s):
+            return set()
+        same = [index for index, epoch in before.leader_epochs.items() if now.leader_epochs.get(index) == epoch]
+        return set(range(max(same, default=-1) + 1))

@@ -34,7 +34,7 @@ from quorumlog.client.consumer_settings import (
     IsolationLevel,
     Listener,
 )
-from quorumlog.client.consumer_topics import Subscription
+from quorumlog.client.consumer_topics import AllPartitions, Subscription
 from quorumlog.client.fetcher import FetchLimits
 from quorumlog.client.group_member import GroupMember
 from quorumlog.client.groups import GroupClient
@@ -59,7 +59,8 @@ class Consumer:
     """Read records: `async with Consumer("host:9092", topics=["t"], group="g") as c: async for record in c: …`.
 
     With a group, its members share the partitions of the topics, and reading continues at committed offsets.  Without a
-    group, the consumer reads all partitions of `topics`, or those that are given to `assign`.  Use it from one event
+    group, the consumer reads all partitions of `topics`, or those that are given to `assign`.  If a partition of
+    `topics` is deleted and created again, `auto_offset_reset` decides where its reading begins.  Use it from one event
     loop, and read from one task.
 
     Args:
@@ -150,6 +151,7 @@ class Consumer:
         self._subscription = Subscription(bootstrap, settings.topics, pattern)
         self._reading, self._group = self._connect(settings)
         self._in_progress = self._reading.in_progress
+        self._all_partitions = AllPartitions(bootstrap, self._subscription, self._reading)
 
     def _connect(self, settings: ConsumerSettings) -> tuple[Reading, ConsumerGroup | None]:
         """Return the partitions of this consumer, and its group if it has one."""
@@ -178,7 +180,7 @@ class Consumer:
         """
         reads_all = self._group is None and self._settings.is_subscribed
         if reads_all:
-            self._reading.add_topics(await self._subscription.partition_counts(self._settings.failure_timeout_s))
+            await self._all_partitions.look(self._settings.failure_timeout_s)
         else:
             await self._cluster.retrying("a broker", self._settings.failure_timeout_s, self._cluster.any_broker)
         self._closed = None
@@ -355,7 +357,7 @@ class Consumer:
         while True:
             await asyncio.sleep(self._settings.metadata_age_s)
             with suppress(ClusterError):  # fetches report the error
-                self._reading.add_topics(await self._subscription.partition_counts())
+                await self._all_partitions.look()
 
     async def _watch_leaders(self) -> None:
         """Look up the leaders of assigned partitions at intervals.

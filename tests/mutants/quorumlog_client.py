@@ -11,6 +11,7 @@ COMMITS = "quorumlog/client/consumer_commits.py"
 CONSUMER_GROUP = "quorumlog/client/consumer_group.py"
 CONSUMER_PROGRESS = "quorumlog/client/consumer_progress.py"
 CONSUMER_READING = "quorumlog/client/consumer_reading.py"
+CONSUMER_TOPICS = "quorumlog/client/consumer_topics.py"
 COORDINATORS = "quorumlog/client/coordinators.py"
 DELIVERY = "quorumlog/client/delivery.py"
 FETCHER = "quorumlog/client/fetcher.py"
@@ -47,6 +48,34 @@ STARTING_TESTS = "tests/unit/quorumlog/client/test_starting_offsets.py"
 SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
+    Mutant(
+        "a consumer keeps its position in a partition that was removed",
+        CONSUMER_TOPICS,
+        "        self._reading.remove(lost - existing)\n",
+        "        pass\n",
+        (f"{CONSUMER_TESTS}::test_a_partition_that_was_removed_and_added_again_is_read_from_its_start",),
+    ),
+    Mutant(
+        "a consumer keeps its position in a partition that was created again between two looks",
+        CONSUMER_TOPICS,
+        "        self._reading.restart(lost & existing)\n",
+        "        pass\n",
+        (f"{CONSUMER_TESTS}::test_a_topic_that_was_created_again_is_read_from_its_start",),
+    ),
+    Mutant(
+        "one broker that is behind lets a consumer lose its position",
+        CONSUMER_TOPICS,
+        "        if lost:  # the first broker may be behind\n",
+        "        if False:\n",
+        (f"{CONSUMER_TESTS}::test_a_broker_that_is_behind_removes_no_partition_of_a_consumer",),
+    ),
+    Mutant(
+        "an election before the removal of a partition moves a consumer in the remaining ones",
+        CONSUMER_TOPICS,
+        "        return set(range(max(same, default=-1) + 1))\n",
+        "        return set(same)\n",
+        (f"{CONSUMER_TESTS}::test_an_election_does_not_move_a_consumer_of_a_topic_that_lost_partitions",),
+    ),
     Mutant(
         "deletions of records at a leader that hangs take the turns of those at other leaders",
         ADMIN_PARTITIONS,

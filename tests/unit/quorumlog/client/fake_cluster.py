@@ -146,7 +146,8 @@ class FakeBrokers:
         assert state is not None
         index = len(state.partitions)
         nodes = tuple(self.addresses)
-        self._any.apply(Partition(state.topic_id, index, tuple(Replica(node) for node in nodes), nodes, leader, 0))
+        epoch = image.first_leader_epoch(topic, index)
+        self._any.apply(Partition(state.topic_id, index, tuple(Replica(node) for node in nodes), nodes, leader, epoch))
 
     async def delete(self, topic: str) -> None:
         self._any.delete(topic)

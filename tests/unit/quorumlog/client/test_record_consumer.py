@@ -16,6 +16,7 @@ from quorumlog.client.positions import Position
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.runtime.addresses import Address
 from tests.unit.broker.kafka.fake import FakeLog
+from tests.unit.broker.kafka.wellness import until
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
 
 NOW = 1_700_000_000_000
@@ -234,6 +235,71 @@ async def test_calls_without_the_group_or_assignment_that_they_need_are_refused(
             consumer.assign([("t", 0)])
     with pytest.raises(ClusterError, match="was closed"):
         await consumer.get()
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+async def test_a_partition_that_was_removed_and_added_again_is_read_from_its_start(
+    brokers: FakeBrokers, noticed: bool
+) -> None:
+    """noticed: the consumer looks for partitions while the partition is missing."""
+    async with reading(brokers, metadata_age_s=0.2, fetch=FetchLimits(wait_ms=50)) as consumer:
+        assert len(await take(consumer, 20)) == 20
+        consumer.pause(("t", 0))
+        await brokers.remove_last_partition("t")
+        if noticed:
+            await until(lambda: consumer.assignment() == {("t", 0)})
+        await brokers.add_partition("t", 2)
+        await brokers.fill("t", 1, *(batch(n) for n in range(100, 115)))  # more than the former position
+        # Without the look in between, records at the former position may arrive before the first ones.
+        found = [int(each.value or b"") for each in await take(consumer, 15 if noticed else 20)]
+        assert found[-15:] == list(range(100, 115))
+        assert consumer.assignment() == {("t", 0), ("t", 1)}
+        assert consumer.position(("t", 0)) == 10, "the other partition keeps its records, and so its position"
+        assert consumer.paused() == {("t", 0)}
+        assert await consumer.get(timeout_s=0.5) is None
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+async def test_a_topic_that_was_created_again_is_read_from_its_start(brokers: FakeBrokers, noticed: bool) -> None:
+    async with reading(brokers, metadata_age_s=0.2, fetch=FetchLimits(wait_ms=50)) as consumer:
+        assert len(await take(consumer, 20)) == 20
+        await brokers.delete("t")
+        if noticed:
+            await until(lambda: not consumer.assignment())
+        await brokers.create("t", [1])
+        await brokers.fill("t", 0, *(batch(n) for n in range(100, 115)))
+        # Without the look in between, records at the former position may arrive before the first ones.
+        found = [int(each.value or b"") for each in await take(consumer, 15 if noticed else 20)]
+        assert found[-15:] == list(range(100, 115))
+        assert consumer.assignment() == {("t", 0)}
+        assert await consumer.get(timeout_s=0.5) is None
+
+
+async def test_an_election_does_not_move_a_consumer_of_a_topic_that_lost_partitions(brokers: FakeBrokers) -> None:
+    """A partition with an unchanged epoch was not removed, and so the partitions before it were not removed either."""
+    await brokers.create("u", [1, 2, 1])
+    for index in range(3):
+        await brokers.fill("u", index, batch(index))
+    async with reading(brokers, topics=["u"], metadata_age_s=0.2, fetch=FetchLimits(wait_ms=50)) as consumer:
+        assert len(await take(consumer, 3)) == 3
+        await brokers.move("u", 0, 2)
+        await brokers.remove_last_partition("u")
+        await until(lambda: consumer.assignment() == {("u", 0), ("u", 1)})
+        assert await consumer.get(timeout_s=0.3) is None
+
+
+async def test_a_broker_that_is_behind_removes_no_partition_of_a_consumer(brokers: FakeBrokers) -> None:
+    """Otherwise the partition would be read again from its start."""
+    old = brokers.shared.image
+    await brokers.create("u", [2])
+    await brokers.fill("u", 0, batch(1))
+    async with reading(brokers, topics=["u"], metadata_age_s=0.05, fetch=FetchLimits(wait_ms=20)) as consumer:
+        assert len(await take(consumer, 1)) == 1
+        brokers.replicas[1].behind = old
+        for _ in range(10):
+            consumer._cluster._last_good = Address(*brokers.addresses[1])  # the next look begins at broker 1
+            assert await consumer.get(timeout_s=0.06) is None
+        assert consumer.assignment() == {("u", 0)}
 
 
 def test_all_problems_of_a_configuration_are_reported_together() -> None:
