@@ -19,8 +19,8 @@ from quorumlog.wire.errors import ApiError
 METADATA_AGE_MAX_S: Final = 60.0
 FORMER_TOPICS_MAX: Final = 1000
 """Maximum number of dropped topics whose ended lanes are kept.  Above it, the lanes of the topic that was dropped first
-are no longer kept, and all later lanes request producer ids of their own.  A producer whose identity is fixed by
-transactions keeps all lanes until its identity changes."""
+are no longer kept, and all later lanes request producer ids of their own.  A transactional producer gets its next epoch
+instead, at the end of a transaction, and keeps none.  A producer of a scope keeps all of them."""
 _PAUSE_S: Final = 0.1
 
 
@@ -70,6 +70,11 @@ class ProducerTopics:
             del self._former[name]
         for lane in self.lanes():
             lane.sequence = Numbers(lane.sequence.topic, lane.sequence.index, identity)
+
+    @property
+    def needs_identity(self) -> bool:
+        """Return whether too many dropped topics are kept, because their lanes had the current identity."""
+        return len(self._former) > FORMER_TOPICS_MAX and bool(self._ended_topics())
 
     def clear(self) -> None:
         """Drop all batches that are not being sent."""

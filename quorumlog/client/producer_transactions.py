@@ -85,7 +85,9 @@ class ProducerTransactions:
         self._has_begun = False
         """Whether the coordinator may know the open transaction."""
         self.is_aborting = False
-        """Whether an abort has begun, and is not complete yet."""
+        """Whether an abort or a renewal has begun, and is not complete yet."""
+        self.is_renewing = False
+        """Whether the next epoch was requested after a commit, and has not arrived yet."""
         self._abort_runs = False
         self._commit_runs = False
         self._enlisting = asyncio.Lock()
@@ -111,6 +113,11 @@ class ProducerTransactions:
         if self._fenced is not None:
             return self._fenced.again()
         match self._state:
+            case _State.FAILED if self.is_renewing:
+                text = f"{name}: its last transaction was committed, but the next epoch of its producer got no answer"
+                return ClusterError(
+                    ApiError.INVALID_TXN_STATE, text, "call abort_transaction(), which requests it again"
+                )
             case _State.FAILED if self.is_aborting:
                 text = f"{name}: the abort of its last transaction is not complete"
                 return ClusterError(ApiError.TRANSACTION_ABORTABLE, text, "repeat abort_transaction()")
@@ -187,7 +194,7 @@ class ProducerTransactions:
         self._failure = None
         self._enlisted.clear()
         self._waiting.clear()
-        self._has_begun = self.is_aborting = False
+        self._has_begun = self.is_aborting = self.is_renewing = False
 
     # -- requests
 
@@ -393,6 +400,21 @@ class ProducerTransactions:
             self._done()
         else:
             await self.start(max(deadline - asyncio.get_running_loop().time(), PAUSE_MIN_S))
+
+    async def renew(self, timeout_s: float) -> None:
+        """Get the next epoch after a commit, so that sequence numbers can begin again.
+
+        Raises:
+            ClusterError: an error of `start`.  The coordinator may have raised the epoch nevertheless, so no
+                transaction begins until `renew` or `abort` has got it.
+        """
+        self._state = _State.FAILED
+        self._failure = ClusterError(ApiError.OUTCOME_UNKNOWN, "the next epoch of the producer got no answer")
+        self._abort_runs = self.is_aborting = self.is_renewing = True
+        try:
+            await self.start(timeout_s)
+        finally:
+            self._abort_runs = False
 
     @contextmanager
     def failing(self, cause: ClusterError) -> Iterator[None]:

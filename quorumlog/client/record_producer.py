@@ -399,12 +399,17 @@ class Producer:
         transactions = self._of_transactions()
         transactions.begin_commit()
         try:
-            with suppress(ClusterError):  # `end` reports the failure
-                await self.flush()
-            if self._buffer.closed is not None:
-                raise self._buffer.closed.again()
-            await transactions.offsets_sent()
-            await transactions.end(timeout_s, commit=True)
+            if not transactions.is_renewing:  # else an earlier call was cancelled after the commit
+                with suppress(ClusterError):  # `end` reports the failure
+                    await self.flush()
+                if self._buffer.closed is not None:
+                    raise self._buffer.closed.again()
+                await transactions.offsets_sent()
+                await transactions.end(timeout_s, commit=True)
+            if transactions.is_renewing or self._topics.needs_identity:
+                with suppress(ClusterError):  # the transaction is committed; the next one reports the failure
+                    await transactions.renew(timeout_s)
+                    self._topics.renumber(transactions.identity)
         finally:
             transactions.end_commit()
 
@@ -424,14 +429,15 @@ class Producer:
         if not transactions.can_abort:
             await transactions.end(timeout_s, commit=False)  # raises the reason
         is_clean = not transactions.has_failed and self._buffer.is_empty and not transactions.sends_offsets
+        keeps_epoch = is_clean and not self._topics.needs_identity
         text = f"transactional id {transactions.transactional_id}: the transaction was aborted"
         with transactions.failing(ClusterError(ApiError.TRANSACTION_ABORTABLE, text)):  # no more records are sent
             with suppress(ClusterError):
                 await self.flush()
             self._buffer.forget_failures()
             await transactions.offsets_sent()
-            await transactions.abort(timeout_s, keeps_epoch=is_clean)
-            if not is_clean:
+            await transactions.abort(timeout_s, keeps_epoch=keeps_epoch)
+            if not keeps_epoch:
                 self._topics.renumber(transactions.identity)
 
     def _of_transactions(self) -> ProducerTransactions:

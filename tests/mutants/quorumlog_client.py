@@ -49,6 +49,34 @@ SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
     Mutant(
+        "a producer keeps all deleted topics of a series of commits",
+        PRODUCER,
+        "            if transactions.is_renewing or self._topics.needs_identity:\n",
+        "            if transactions.is_renewing:\n",
+        (f"{TRANSACTION_TESTS}::test_a_series_of_transactions_keeps_a_limited_number_of_deleted_topics",),
+    ),
+    Mutant(
+        "a producer keeps all deleted topics of a series of aborts",
+        PRODUCER,
+        "        keeps_epoch = is_clean and not self._topics.needs_identity\n",
+        "        keeps_epoch = is_clean\n",
+        (f"{TRANSACTION_TESTS}::test_a_series_of_transactions_keeps_a_limited_number_of_deleted_topics",),
+    ),
+    Mutant(
+        "a transaction begins with an epoch that the coordinator may have raised",
+        TRANSACTIONS,
+        "        self._state = _State.FAILED\n        self._failure = ClusterError(ApiError.OUTCOME_UNKNOWN, ",
+        "        self._failure = ClusterError(ApiError.OUTCOME_UNKNOWN, ",
+        (f"{TRANSACTION_TESTS}::test_the_next_transaction_waits_for_an_epoch_that_got_no_answer",),
+    ),
+    Mutant(
+        "a commit that is repeated after its decision is refused",
+        TRANSACTIONS,
+        "        self._abort_runs = self.is_aborting = self.is_renewing = True\n",
+        "        self._abort_runs = self.is_aborting = True\n",
+        (f"{TRANSACTION_TESTS}::test_a_commit_that_is_cancelled_after_its_decision_is_repeated_without_a_request",),
+    ),
+    Mutant(
         "a consumer keeps its position in a partition that was removed",
         CONSUMER_TOPICS,
         "        self._reading.remove(lost - existing)\n",
@@ -741,8 +769,8 @@ MUTANTS = (
     Mutant(
         "a transaction commits before its offsets are sent",
         PRODUCER,
-        "            await transactions.offsets_sent()\n            await transactions.end",
-        "            await transactions.end",
+        "                await transactions.offsets_sent()\n                await transactions.end",
+        "                await transactions.end",
         (f"{TRANSACTION_TESTS}::test_the_end_of_a_transaction_waits_for_offsets_that_another_task_sends",),
     ),
     Mutant(

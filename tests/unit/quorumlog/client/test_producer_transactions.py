@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from quorumlog.client import producer_topics
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.producer_transactions import GroupMetadata, ProducerTransactions
 from quorumlog.client.record_consumer import Consumer
@@ -462,6 +463,92 @@ async def test_invalid_offsets_are_refused_and_change_nothing(offsets: Any, erro
         assert producer._transactions.refusal is None, "the transaction is still open"
         assert not asked, "the consumer still knows that it must send its offsets"
         assert coordinator.asked == []
+
+
+async def drop_topics(producer: Producer, brokers: FakeBrokers, *names: str, end: str = "commit_transaction") -> None:
+    """Write to each topic in a transaction of its own, and delete the topic after the transaction."""
+    brokers.replicas[1].acknowledge_all()
+    for name in names:
+        await brokers.create(name, [1])
+        await producer.send_and_wait(name, b"x")
+        await getattr(producer, end)()
+        await brokers.delete(name)
+        producer._topics._stale.set()
+        await until(lambda name=name: name not in producer._topics.known)  # type: ignore[misc]
+        await until(lambda: bool(producer._topics._ended_topics()))
+        producer.begin_transaction()
+
+
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+async def test_a_series_of_transactions_keeps_a_limited_number_of_deleted_topics(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_topics, "FORMER_TOPICS_MAX", 2)
+    async with in_transaction() as (producer, brokers, coordinator):
+        brokers.replicas[1].acknowledge_all()
+        assert (await producer.send_and_wait("t", b"0")).offset == 0
+        await producer.commit_transaction()
+        topic = producer._topics.known["t"]
+        await brokers.renew("t")
+        producer._topics._stale.set()
+        await until(lambda: producer._topics.known.get("t") is not topic)
+        producer.begin_transaction()
+        for number in range(3):
+            await drop_topics(producer, brokers, *(f"{letter}{number}" for letter in "uvw"), end=end)
+            assert len(producer._topics._former) <= 3
+        assert coordinator.kinds().count(INIT) > 1
+        assert producer._transactions is not None
+        assert (await producer.send_and_wait("t", b"1")).offset == 1, "it is no duplicate of the first record"
+        header = parse_header(brokers.replicas[1].produced[-1][3])
+        assert (header.producer_id, header.producer_epoch) == producer._transactions.identity
+        assert header.producer_epoch == coordinator.epoch
+        await producer.commit_transaction()
+
+
+async def test_the_next_transaction_waits_for_an_epoch_that_got_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator may have raised the epoch, and would then treat a producer with the former one as fenced."""
+    monkeypatch.setattr(producer_topics, "FORMER_TOPICS_MAX", 0)
+    async with in_transaction() as (producer, brokers, coordinator):
+        await drop_topics(producer, brokers, "u")
+        await producer.send_and_wait("t", b"0")
+        coordinator.codes[INIT] = [KafkaCode.COORDINATOR_NOT_AVAILABLE] * 2
+        await producer.commit_transaction()
+        with pytest.raises(ClusterError, match="was committed, but the next epoch of its producer got no answer"):
+            producer.begin_transaction()
+        with pytest.raises(ClusterError):
+            async with producer.transaction():
+                pytest.fail("the transaction has no epoch yet")
+        ends = coordinator.kinds().count(END)
+        async with producer.transaction():
+            await producer.send_and_wait("t", b"1")
+        assert coordinator.kinds().count(END) == ends + 1, "there was nothing to abort"
+        assert [each.value for each in await brokers.records("t", 0)] == [b"0", b"1"]
+
+
+async def test_a_commit_that_is_cancelled_after_its_decision_is_repeated_without_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_topics, "FORMER_TOPICS_MAX", 0)
+    async with in_transaction() as (producer, brokers, coordinator):
+        await drop_topics(producer, brokers, "u")
+        await producer.send_and_wait("t", b"0")
+        transactions = producer._transactions
+        assert transactions is not None
+        renewing, start = asyncio.Event(), transactions.start
+
+        async def hang(timeout_s: float) -> None:
+            renewing.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(transactions, "start", hang)
+        committing = asyncio.create_task(producer.commit_transaction())
+        await renewing.wait()
+        committing.cancel()
+        await asyncio.wait([committing])
+        monkeypatch.setattr(transactions, "start", start)
+        await producer.commit_transaction()
+        assert coordinator.kinds().count(END) == 2
+        producer.begin_transaction()
 
 
 async def test_only_one_call_aborts_a_transaction_whose_batches_are_being_sent() -> None:
