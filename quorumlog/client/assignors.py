@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from enum import Enum
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, NamedTuple
 
 from quorumlog.client.group_protocol import Subscription
@@ -24,6 +25,8 @@ Counts = Mapping[str, int]
 """Number of partitions by topic; topics that do not exist are missing."""
 Assignment = dict[str, list[TopicPartition]]
 """The partitions of each member, by member id.  Members without partitions are included."""
+_Held = tuple[bool, int, TopicPartition]
+"""Whether the owner had the partition before, a number that grows with each change of an owner, and the partition."""
 
 
 class Style(Enum):
@@ -145,39 +148,128 @@ def _level(members: Members, counts: Counts, order: list[str], kept: Assignment)
 
 def _level_unequal(members: Members, counts: Counts, order: list[str], kept: Assignment) -> Assignment:
     """Distribute the rest if subscriptions differ.  Then move partitions while a move makes two members more equal."""
-    subscribers: dict[str, list[str]] = defaultdict(list)
-    for member in order:
-        for topic in members[member].topics:
-            subscribers[topic].append(member)
-    assigned = {member: list(partitions) for member, partitions in kept.items()}
-    taken = {partition for partitions in assigned.values() for partition in partitions}
+    loads = _Loads(members, order, kept)
+    taken = {partition for partitions in kept.values() for partition in partitions}
     free = [partition for partition in _partitions(members, counts) if partition not in taken]
-    for partition in sorted(free, key=lambda partition: len(subscribers[partition.topic])):
-        least = min(subscribers[partition.topic], key=lambda member: len(assigned[member]))
-        assigned[least].append(partition)
-    while (move := _improvement(assigned, subscribers, kept)) is not None:
-        partition, giver, taker = move
-        assigned[giver].remove(partition)
-        assigned[taker].append(partition)
+    for partition in sorted(free, key=lambda partition: len(loads.subscribers(partition.topic))):
+        loads.give_to_least(partition)
+    loads.level()
+    assigned = loads.assigned()
     return {member: assigned[member] for member in members}
 
 
-def _improvement(
-    assigned: Assignment, subscribers: Mapping[str, list[str]], kept: Assignment
-) -> tuple[TopicPartition, str, str] | None:
-    """Return a partition, its owner, and the member that should get it, which has at least two partitions fewer.
+class _Loads:
+    """The partitions of members with different subscriptions.  Members are ranks, that is, indexes of `order`.
 
-    None: no such move is left.
-    Each such move lowers the sum of the squares of the loads, so there are finitely many moves.  Partitions that are
-    new to their owner are moved first.
+    Topics with the same subscribers form a class: a partition of any of them has the same possible owners.  For each
+    class, a heap finds the subscriber with the fewest partitions, the lowest rank first.  An entry of this heap may be
+    lower than the load of its member, and is corrected once it is the first one, so a load that grows costs nothing.
+
+    A move takes a partition from the member with the highest load that has one for a member with at least two fewer.
+    Each move lowers the sum of the squares of the loads, so there are finitely many.  After a look at a member that has
+    no such partition, the next look waits until the member gets a partition, or until the lowest load of a class of
+    its partitions falls.  So a move costs a look at the classes of two members, and not at all partitions.
     """
-    for giver in sorted(assigned, key=lambda member: -len(assigned[member])):
-        had = set(kept[giver])
-        for partition in sorted(assigned[giver], key=lambda partition: partition in had):
-            taker = min(subscribers[partition.topic], key=lambda member: len(assigned[member]))
-            if len(assigned[giver]) - len(assigned[taker]) >= 2:
-                return partition, giver, taker
-    return None
+
+    def __init__(self, members: Members, order: list[str], kept: Assignment) -> None:
+        self._order = order
+        self._kept = [frozenset(kept[member]) for member in order]
+        self._loads = [0] * len(order)
+        self._given = 0
+        by_topic: dict[str, list[int]] = defaultdict(list)
+        for rank, member in enumerate(order):
+            for topic in members[member].topics:
+                by_topic[topic].append(rank)
+        self._subscribers: list[tuple[int, ...]] = list(dict.fromkeys(map(tuple, by_topic.values())))
+        """The subscribers of each class."""
+        numbers = {ranks: number for number, ranks in enumerate(self._subscribers)}
+        self._class_of = {topic: numbers[tuple(ranks)] for topic, ranks in by_topic.items()}
+        self._classes_of: list[list[int]] = [[] for _ in order]
+        for number, ranks in enumerate(self._subscribers):
+            for rank in ranks:
+                self._classes_of[rank].append(number)
+        self._lowest = [[(0, rank) for rank in ranks] for ranks in self._subscribers]
+        self._held: list[dict[int, list[_Held]]] = [{} for _ in order]
+        """The partitions of each member by class, as heaps."""
+        self._holders: list[set[int]] = [set() for _ in self._subscribers]
+        for rank, member in enumerate(order):
+            for partition in kept[member]:
+                self._give(rank, partition)
+
+    def subscribers(self, topic: str) -> tuple[int, ...]:
+        return self._subscribers[self._class_of[topic]]
+
+    def give_to_least(self, partition: TopicPartition) -> None:
+        """Give a partition to the subscriber with the fewest partitions."""
+        self._give(self._least(self._class_of[partition.topic])[1], partition)
+
+    def assigned(self) -> Assignment:
+        """Return the partitions of each member, in the order in which it got them."""
+        return {
+            member: [partition for _, partition in sorted(each[1:] for heap in held.values() for each in heap)]
+            for member, held in zip(self._order, self._held, strict=True)
+        }
+
+    def level(self) -> None:
+        """Move partitions until no move makes two members more equal."""
+        loads = self._loads
+        looks = [(-load, rank) for rank, load in enumerate(loads)]
+        heapify(looks)
+        waiting = set(looks)
+        while looks:
+            look = heappop(looks)
+            waiting.discard(look)
+            giver = look[1]
+            move = self._move_from(giver) if look[0] == -loads[giver] else None
+            if move is None:
+                continue
+            number, taker = move
+            lowest = [(each, self._least(each)[0]) for each in self._classes_of[giver]]
+            self._give(taker, self._take(giver, number))
+            again = {giver, taker}
+            for each, before in lowest:
+                heappush(self._lowest[each], (loads[giver], giver))
+                if loads[giver] < before:
+                    again |= self._holders[each]
+            for look in {(-loads[rank], rank) for rank in again} - waiting:
+                waiting.add(look)
+                heappush(looks, look)
+
+    def _move_from(self, giver: int) -> tuple[int, int] | None:
+        """Return the class of the partition that a member should give away, and its taker; None if there is none.
+
+        Partitions that are new to their owner are moved first.
+        """
+        found: tuple[_Held, int, int] | None = None
+        for number, heap in self._held[giver].items():
+            load, taker = self._least(number)
+            if self._loads[giver] - load >= 2 and (found is None or heap[0] < found[0]):
+                found = heap[0], number, taker
+        return None if found is None else found[1:]
+
+    def _least(self, number: int) -> tuple[int, int]:
+        """Return the lowest load of the subscribers of a class, and the first of these."""
+        heap = self._lowest[number]
+        while heap[0][0] < self._loads[heap[0][1]]:
+            heapreplace(heap, (self._loads[heap[0][1]], heap[0][1]))
+        return heap[0]
+
+    def _give(self, rank: int, partition: TopicPartition) -> None:
+        number = self._class_of[partition.topic]
+        self._given += 1
+        heappush(self._held[rank].setdefault(number, []), (partition in self._kept[rank], self._given, partition))
+        self._holders[number].add(rank)
+        self._loads[rank] += 1
+
+    def _take(self, rank: int, number: int) -> TopicPartition:
+        """Take the first partition of a class from a member.  The caller updates the heaps of the lowest loads."""
+        heap = self._held[rank][number]
+        partition = heappop(heap)[2]
+        if not heap:
+            del self._held[rank][number]
+            self._holders[number].discard(rank)
+        self._loads[rank] -= 1
+        return partition
 
 
 ASSIGNORS: Final[dict[str, Assignor]] = {

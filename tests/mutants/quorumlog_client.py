@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 ADMIN_PARTITIONS = "quorumlog/client/admin_partitions.py"
+ASSIGNORS = "quorumlog/client/assignors.py"
 BROKER_CALLS = "quorumlog/client/broker_calls.py"
 CLUSTER = "quorumlog/client/cluster.py"
 COMMITS = "quorumlog/client/consumer_commits.py"
@@ -31,6 +32,7 @@ TRANSACTION_ADMIN = "quorumlog/client/transaction_admin.py"
 TRANSACTIONS = "quorumlog/client/producer_transactions.py"
 
 ADMIN_OF_TRANSACTIONS = "tests/unit/quorumlog/client/test_transaction_admin.py"
+ASSIGNOR_TESTS = "tests/properties/test_client_assignors.py"
 ADMIN_TESTS = "tests/unit/quorumlog/client/test_admin.py"
 CLUSTER_TESTS = "tests/unit/quorumlog/client/test_producer.py"
 COMMIT_TESTS = "tests/unit/quorumlog/client/test_consumer_commits.py"
@@ -48,6 +50,20 @@ STARTING_TESTS = "tests/unit/quorumlog/client/test_starting_offsets.py"
 SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
+    Mutant(
+        "a sticky assignor misses a move that became possible when another member gave a partition away",
+        ASSIGNORS,
+        "                    again |= self._holders[each]\n",
+        "                    pass\n",
+        (f"{ASSIGNOR_TESTS}::test_a_larger_group_with_unequal_subscriptions_gets_what_a_simple_assignor_gives_it",),
+    ),
+    Mutant(
+        "a sticky assignor moves a partition that its owner had before a new one",
+        ASSIGNORS,
+        "(partition in self._kept[rank], self._given, partition)",
+        "(False, self._given, partition)",
+        (f"{ASSIGNOR_TESTS}::test_a_larger_group_with_unequal_subscriptions_gets_what_a_simple_assignor_gives_it",),
+    ),
     Mutant(
         "a producer keeps all deleted topics of a series of commits",
         PRODUCER,

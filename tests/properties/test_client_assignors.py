@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from quorumlog.client.assignors import ASSIGNORS, Assignment, Counts, Members
@@ -76,6 +77,80 @@ def test_sticky_assignors_move_no_partition_without_a_reason(name: str, members:
     first = settle(name, members, counts)
     again = assign(name, after(members, first, 50), counts)
     assert {each: set(given) for each, given in again.items()} == {each: set(given) for each, given in first.items()}
+
+
+many = st.fixed_dictionaries({topic: st.integers(0, 25) for topic in "abcdef"})
+many_partitions = st.frozensets(st.builds(TopicPartition, st.sampled_from("abcdef"), st.integers(0, 24)), max_size=60)
+many_subscriptions = st.builds(
+    Subscription, st.frozensets(st.sampled_from("abcdef"), min_size=1), many_partitions, st.integers(-1, 3)
+)
+many_members = st.dictionaries(st.sampled_from([f"m{n}" for n in range(9)]), many_subscriptions, min_size=2)
+
+
+def simply_levelled(members: Members, counts: Counts) -> Assignment:
+    """The same as `assign_sticky` for unequal subscriptions, with a look at all partitions for each move."""
+    order = sorted(members)
+    subscribers = {topic: [name for name in order if topic in members[name].topics] for topic in counts}
+    every = [TopicPartition(topic, index) for topic in sorted(counts) for index in range(counts[topic])]
+    every = [partition for partition in every if subscribers[partition.topic]]
+    owners: dict[TopicPartition, str] = {}
+    for name in order:
+        for partition in members[name].owned:
+            rival = owners.get(partition)
+            if rival is None or members[name].generation > members[rival].generation:
+                owners[partition] = name
+    assigned: Assignment = {name: [] for name in order}
+    for partition in every:
+        if partition in owners and partition.topic in members[owners[partition]].topics:
+            assigned[owners[partition]].append(partition)
+    kept = {name: set(given) for name, given in assigned.items()}
+
+    def least(partition: TopicPartition) -> str:
+        return min(subscribers[partition.topic], key=lambda name: len(assigned[name]))
+
+    free = [partition for partition in every if not any(partition in given for given in kept.values())]
+    for partition in sorted(free, key=lambda partition: len(subscribers[partition.topic])):
+        assigned[least(partition)].append(partition)
+    moved = True
+    while moved:
+        moves = (
+            (partition, giver)
+            for giver in sorted(order, key=lambda name: -len(assigned[name]))
+            for partition in sorted(assigned[giver], key=lambda partition: partition in kept[giver])
+            if len(assigned[giver]) - len(assigned[least(partition)]) >= 2
+        )
+        moved = (move := next(moves, None)) is not None
+        if move is not None:
+            partition, giver = move
+            taker = least(partition)
+            assigned[giver].remove(partition)
+            assigned[taker].append(partition)
+    return assigned
+
+
+@given(many_members, many)
+def test_members_with_unequal_subscriptions_get_what_a_simple_assignor_gives_them(
+    members: Members, counts: Counts
+) -> None:
+    assume(len({each.topics for each in members.values()}) > 1)
+    assert assign("sticky", members, counts) == simply_levelled(members, counts)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_larger_group_with_unequal_subscriptions_gets_what_a_simple_assignor_gives_it(seed: int) -> None:
+    """Without shrinking, so that a difference is found at once."""
+    random = Random(seed)
+    counts = {topic: random.randrange(30) for topic in "abcdefgh"}
+    every = [TopicPartition(topic, index) for topic in counts for index in range(counts[topic])]
+    members = {
+        f"m{number}": Subscription(
+            frozenset(random.sample("abcdefgh", random.choice((1, 2, 4)))),
+            frozenset(random.sample(every, len(every) // random.choice((1, 2, 8)))),
+            random.randrange(3),
+        )
+        for number in range(12)
+    }
+    assert assign("sticky", members, counts) == simply_levelled(members, counts)
 
 
 @given(groups, counts)
