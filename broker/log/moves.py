@@ -121,6 +121,7 @@ class LogMoves:
         self._deciding: asyncio.Task[bool] | None = None
         self._news = asyncio.Event()
         self._throttle = Throttle()
+        self._wall_ms: Callable[[], int]  # set by `run`
         self.copied_bytes = 0
         self.finished = 0
         self.failed = 0
@@ -234,12 +235,13 @@ class LogMoves:
 
     async def run(self, wall_ms: Callable[[], int]) -> None:
         """Move the logs, one after the other, until cancelled."""
+        self._wall_ms = wall_ms
         while True:
             self._news.clear()
             if (chosen := self._next()) is None:
                 await self._news.wait()
                 continue
-            await self._move(*chosen, wall_ms)
+            await self._move(*chosen)
 
     def _next(self) -> tuple[PartitionLog, LogDirectory] | None:
         """Return the first log that can be moved, and its target.
@@ -256,13 +258,13 @@ class LogMoves:
 
     # -- one move
 
-    async def _move(self, log: PartitionLog, target: LogDirectory, wall_ms: Callable[[], int]) -> None:
+    async def _move(self, log: PartitionLog, target: LogDirectory) -> None:
         source = self._directories[log.directory_id]
         copy = self._copy = LogCopy(log, source, target)
         logger.info("move of a replica begins", folder=log.folder, source=source.id, target=target.id, bytes=log.size)
         is_decided = is_damaged = False
         try:
-            is_decided = await self._copy_and_decide(copy, wall_ms)
+            is_decided = await self._copy_and_decide(copy)
         except CorruptStoreError as error:
             is_damaged = True
             if self._logs.get(log.key) is log:
@@ -292,7 +294,7 @@ class LogMoves:
             except DiskError as error:
                 logger.error("copy of a replica not deleted", folder=log.folder, cause=str(error))
 
-    async def _copy_and_decide(self, copy: LogCopy, wall_ms: Callable[[], int]) -> bool:
+    async def _copy_and_decide(self, copy: LogCopy) -> bool:
         """Copy the log and decide the move; return whether it is decided.
 
         Raises: CorruptStoreError, DiskError.
@@ -311,7 +313,7 @@ class LogMoves:
             await copy.copy_state()
             await copy.flush()
             await self._copy_most(copy)
-            self._deciding = asyncio.get_running_loop().create_task(self._decide(copy, wall_ms))
+            self._deciding = asyncio.get_running_loop().create_task(self._decide(copy))
             is_decided = await asyncio.shield(self._deciding)
             self._deciding = None
             if is_decided:
@@ -373,7 +375,7 @@ class LogMoves:
 
     # -- the decision
 
-    async def _decide(self, copy: LogCopy, wall_ms: Callable[[], int]) -> bool:
+    async def _decide(self, copy: LogCopy) -> bool:
         """Decide the move and finish it; return whether it is decided.
 
         Raises: CorruptStoreError, DiskError.
@@ -387,7 +389,7 @@ class LogMoves:
                 return False
             log.durability.hold()
             try:
-                if (prepared := await self._prepare(copy, wall_ms())) is None:
+                if (prepared := await self._prepare(copy, self._wall_ms())) is None:
                     return False
                 facts: dict[str, bytes | None] = {}
                 stray = await copy.source.strays.plan(copy.folder, copy.target.id, prepared.decided_ms, facts)

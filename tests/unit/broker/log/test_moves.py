@@ -456,13 +456,13 @@ async def test_a_move_whose_directory_fails_does_not_end_a_newer_move(
     log, target = rig.log, rig.logs._directories[rig.ids[1]]
     of_logs._targets[KEY] = target.id
 
-    async def superseded(_: object, __: object) -> bool:
+    async def superseded(_: object) -> bool:
         of_logs._targets[KEY] = third
         target.fail(DiskError("I/O error"))
         raise DiskError("I/O error")
 
     monkeypatch.setattr(of_logs, "_copy_and_decide", superseded)
-    await of_logs._move(log, target, lambda: 0)
+    await of_logs._move(log, target)
     assert of_logs.targets == {KEY: third}
     of_logs._targets.clear()
 
