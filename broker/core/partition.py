@@ -606,7 +606,7 @@ class FollowerState:
         self.agrees = True
         return AppendRecords(reply.high_watermark)
 
-    def watermark_after(self, leader_high_watermark: int, log_end: int) -> bool:
+    def on_leader_watermark(self, leader_high_watermark: int, log_end: int) -> bool:
         """Advance to the leader's watermark, up to this log's end; never move back.  Return whether it moved."""
         self.leader_watermark = max(self.leader_watermark, leader_high_watermark)
         watermark = min(leader_high_watermark, log_end)

@@ -178,7 +178,7 @@ class Fetcher:
             return
         if not partition_log.is_settled:
             self._session.drop(key)
-            replica.ensure_flush()  # calls `add` after the flush
+            replica.report_when_flushed()  # the report calls `add`
             return
         size_max = self._limits.fetch_partition_bytes
         self._held.pop(key, None)

@@ -269,7 +269,7 @@ class ImageFollower:
             if moved.log is not None:
                 # A change of the configs may have been noted under the old id.
                 moved.log.config = self._configs.of_log(topic.topic_id, image)
-                moved.ensure_flush()
+                moved.report_when_flushed()
             self._directories.report_changed(moved)
 
     async def _remove(self, keys: list[PartitionKey]) -> None:

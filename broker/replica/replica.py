@@ -221,7 +221,7 @@ class Replica:
             self._on_watermark()
         self._answer_decided()
         self._touch(consumers=True, followers=True)
-        self.ensure_flush()
+        self.report_when_flushed()
         logger.debug("leading", replica=repr(self), epoch=image.leader_epoch, end=partition_log.end_offset)
         self._context.events.elected(self.partition, image.leader_epoch)
 
@@ -322,10 +322,10 @@ class Replica:
         elif self.log.durability.is_truncating:  # it was elected before its truncation was durable; clients retry
             future.set_result(refused_produce(KafkaCode.NOT_LEADER_OR_FOLLOWER, _TRUNCATING, self.image))
         else:
-            self._append(leader, self.log, batches, acks, timeout_ms, future, verification)
+            self._append_produce(leader, self.log, batches, acks, timeout_ms, future, verification)
         return future
 
-    def _append(
+    def _append_produce(
         self,
         leader: LeaderState,
         partition_log: PartitionLog,
@@ -336,7 +336,7 @@ class Replica:
         verification: Verification | None,
     ) -> None:
         append_time_ms = self._append_time_ms(partition_log)
-        appended = self._write(leader, partition_log, batches, append_time_ms, verification)
+        appended = self._append_batches(leader, partition_log, batches, append_time_ms, verification)
         if isinstance(appended, Refused):
             future.set_result(refused_by_log(self._explained(appended, partition_log, batches.headers[0])))
             return
@@ -389,7 +389,9 @@ class Replica:
         found = self._coordinating(leader_epoch)
         if isinstance(found, Refused):
             return found
-        return self._write(found.leader, found.log, batch, self._append_time_ms(found.log), is_coordinated=True)
+        return self._append_batches(
+            found.leader, found.log, batch, self._append_time_ms(found.log), is_coordinated=True
+        )
 
     def append_marker_as_coordinator(
         self,
@@ -414,7 +416,7 @@ class Replica:
                 marker, producer, timestamp_ms, leader.leader_epoch, now_ms(), has_raised=has_raised
             )
 
-        return self._appended(leader, partition_log, append, HEADER_SIZE)
+        return self._run_append(leader, partition_log, append, HEADER_SIZE)
 
     def append_marker(
         self,
@@ -451,7 +453,7 @@ class Replica:
         """Return the timestamp that appended records get in place of their own; -1 if they keep their own."""
         return self._context.wall_ms() if partition_log.config.append_time else NO_TIMESTAMP
 
-    def _write(
+    def _append_batches(
         self,
         leader: LeaderState,
         partition_log: PartitionLog,
@@ -461,8 +463,6 @@ class Replica:
         *,
         is_coordinated: bool = False,
     ) -> Appended | Refused:
-        """Append to the log, and notify the role and parked fetches.  The role may have ended when this returns."""
-
         def append() -> Appended | Refused:
             if not is_coordinated and (refused := self._behind_refused(partition_log, batches.headers[0])) is not None:
                 return refused
@@ -475,15 +475,19 @@ class Replica:
                 append_time_ms=append_time_ms,
             )
 
-        return self._appended(leader, partition_log, append, len(batches.data))
+        return self._run_append(leader, partition_log, append, len(batches.data))
 
-    def _appended(
+    def _run_append(
         self,
         leader: LeaderState,
         partition_log: PartitionLog,
         append: Callable[[], Appended | Refused],
         size: int,
     ) -> Appended | Refused:
+        """Call `append`, and notify the role and parked fetches.  The role may have ended when this returns.
+
+        size: the bytes to count as produced.
+        """
         try:
             appended = append()
         except (DiskError, CorruptStoreError) as error:
@@ -495,7 +499,7 @@ class Replica:
             counters.produced_batches += 1
             leader.on_appended(partition_log.end_offset)
             self._touch(consumers=False, followers=True)
-            self.ensure_flush()
+            self.report_when_flushed()
         return appended
 
     def _park(self, produce: ParkedProduce, timeout_ms: int) -> None:
@@ -538,8 +542,8 @@ class Replica:
 
     # -- flush and watermark
 
-    def ensure_flush(self) -> None:
-        """Notify the role once all appends and truncations are flushed; immediately if they already are."""
+    def report_when_flushed(self) -> None:
+        """Report to the role once all appends and truncations are flushed; immediately if they already are."""
         self._awaits_flush = True
         if self.log is not None and self.log.is_settled:
             self._on_flushed(self.log.flushed_offset)
@@ -564,7 +568,7 @@ class Replica:
         """As a follower: raise the watermark to the leader's, but not above the end of this log."""
         assert self.follower is not None, self
         assert self.log is not None, self
-        if self.follower.watermark_after(high_watermark, self.log.end_offset):
+        if self.follower.on_leader_watermark(high_watermark, self.log.end_offset):
             self._on_watermark()
 
     def on_truncated(self) -> None:

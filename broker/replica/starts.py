@@ -88,4 +88,4 @@ class LogStarts:
             if replica.leader is not None:
                 events.low_watermark_moved(replica)
             elif replica.follower is not None:
-                replica.ensure_flush()
+                replica.report_when_flushed()

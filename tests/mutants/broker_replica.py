@@ -335,8 +335,8 @@ MUTANTS = (
     Mutant(
         "an append does not wake the followers' fetches",
         REPLICA,
-        "self._touch(consumers=False, followers=True)\n            self.ensure_flush()",
-        "self._touch(consumers=False, followers=False)\n            self.ensure_flush()",
+        "self._touch(consumers=False, followers=True)\n            self.report_when_flushed()",
+        "self._touch(consumers=False, followers=False)\n            self.report_when_flushed()",
         (f"{SESSION_TESTS}::test_a_parked_fetch_of_a_follower_is_answered_by_an_append",),
     ),
     Mutant(

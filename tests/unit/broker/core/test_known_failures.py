@@ -67,7 +67,7 @@ class Follower:
             del self.log[step.end :]
             self.state.on_truncated(len(self.log))
         elif isinstance(step, AppendRecords):
-            self.state.watermark_after(step.high_watermark, len(self.log))
+            self.state.on_leader_watermark(step.high_watermark, len(self.log))
         return step
 
 

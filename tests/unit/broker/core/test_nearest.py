@@ -32,7 +32,7 @@ def test_the_longest_log_is_chosen_and_then_the_lowest_id() -> None:
 
 def test_an_offset_between_the_followers_end_and_the_watermark_is_not_available_yet() -> None:
     follower = FollowerState(1, 3, high_watermark=4)
-    follower.watermark_after(8, log_end=6)
+    follower.on_leader_watermark(8, log_end=6)
     answers = [follower.missing(offset, log_end=6) for offset in (6, 7, 8, 9)]
     missing, beyond = KafkaCode.OFFSET_NOT_AVAILABLE, KafkaCode.OFFSET_OUT_OF_RANGE
     assert answers == [KafkaCode.NONE, missing, missing, beyond]

@@ -188,7 +188,7 @@ def test_a_divergence_in_an_unknown_epoch_truncates_to_the_end_of_the_epoch_befo
 
 def test_the_followers_watermark_stays_within_its_log_and_never_decreases() -> None:
     follower = FollowerState(1, 5, 10)
-    assert follower.watermark_after(40, 25)
+    assert follower.on_leader_watermark(40, 25)
     assert follower.high_watermark == 25
-    assert not follower.watermark_after(3, 25)
+    assert not follower.on_leader_watermark(3, 25)
     assert follower.high_watermark == 25

@@ -283,7 +283,7 @@ class World:
                 for epoch, value in data:
                     broker.assign(epoch, len(broker.log))
                     broker.log.append((epoch, value))
-                broker.follower.watermark_after(watermark, len(broker.log))
+                broker.follower.on_leader_watermark(watermark, len(broker.log))
             case _:
                 return
         broker.watermark = broker.follower.high_watermark
