@@ -41,7 +41,7 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         key, topic, directory_id, config (assignable)
         start_offset, end_offset, flushed_offset, high_watermark, size
                                                 # flushed == end with write_caching, once the folder's fact is durable
-        durability.on_flushed: Callable[[int], None] | None  # called with each new durable end; assignable
+        durability.on_flushed: Callable[[], None] | None   # called after a flush; assignable
         epochs: EpochCache                      # .latest, .end_of(epoch) -> (epoch, end offset), .epoch_of(offset)
         producers: ProducerState
         append_as_leader(batches: bytes | bytearray | memoryview | Produced, leader_epoch: int, now_ms: int)

@@ -49,7 +49,7 @@ class Durability:
     is_truncating: records were removed, and their removal is not durable yet.
     folder_fact: the value of the folder's fact (see `state`), or a new value that is being written; None: no fact.
     mark_dirty: called when a caller or a restart depends on the next flush; set by the manager.
-    on_flushed: called with each new durable end, and when a truncation is durable.
+    on_flushed: called after a flush, if `flushed_offset` may have grown or a truncation is durable now.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Durability:
         self._held_end = -1
         self._held_switch_count = 0
         self.mark_dirty: Callable[[Durability], None] = _ignore
-        self.on_flushed: Callable[[int], None] | None = None
+        self.on_flushed: Callable[[], None] | None = None
         self._write_caching = write_caching
         self._switch_count = 0
         self._marks = marks
@@ -321,7 +321,7 @@ class Durability:
         is_news = is_news or end_offset > marks.durable_offset
         marks.durable_offset = end_offset
         if is_news and self.on_flushed is not None:
-            self.on_flushed(end_offset)
+            self.on_flushed()
 
     def close(self) -> None:
         """Close the files that wait for a flush; nothing is flushed, and no ticket counts any more."""

@@ -546,9 +546,9 @@ class Replica:
         """Report to the role once all appends and truncations are flushed; immediately if they already are."""
         self._awaits_flush = True
         if self.log is not None and self.log.is_settled:
-            self._on_flushed(self.log.flushed_offset)
+            self._on_flushed()
 
-    def _on_flushed(self, _: int) -> None:
+    def _on_flushed(self) -> None:
         partition_log = self.log
         if partition_log is None or self._context.is_closed:
             return

@@ -103,12 +103,15 @@ class MoveRig:
         return log
 
     def follow_acknowledgements(self) -> None:
-        def flushed(end: int) -> None:
+        log = self.log
+
+        def flushed() -> None:
+            end = log.marks.durable_offset
             if not self.is_stopped:
                 assert end >= self.acknowledged, (end, self.acknowledged)
                 self.acknowledged = end
 
-        self.log.durability.on_flushed = flushed
+        log.durability.on_flushed = flushed
 
     def append(self, *values: bytes) -> None:
         """Append one batch, if the log is open, and other work can run now."""

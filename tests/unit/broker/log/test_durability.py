@@ -268,7 +268,7 @@ async def test_a_log_counts_as_truncating_until_the_truncation_is_durable(rig: R
     fill(log, 10)
     await rig.logs.flush_all([log])
     reported: asyncio.Queue[int] = asyncio.Queue()
-    log.durability.on_flushed = reported.put_nowait
+    log.durability.on_flushed = lambda: reported.put_nowait(log.marks.durable_offset)
     log.truncate_to(5)
     end_offset = log.end_offset
     assert (log.is_settled, log.durability.is_truncating) == (False, True)

@@ -120,8 +120,8 @@ async def test_an_invariant_that_breaks_in_a_flush_ends_the_process_and_takes_no
     loop.set_exception_handler(lambda _, context: reported.set_result(context["exception"]))
     log = rig.create()
 
-    def broken(end_offset: int) -> None:
-        raise AssertionError(f"{end_offset} is below the watermark")
+    def broken() -> None:
+        raise AssertionError(f"{log.flushed_offset} is below the watermark")
 
     log.durability.on_flushed = broken
     append(log, [b"a"])

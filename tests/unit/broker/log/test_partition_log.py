@@ -223,7 +223,7 @@ async def test_many_waiters_share_few_flushes(rig: Rig, monkeypatch: pytest.Monk
     monkeypatch.setattr(rig.disk, "flush", counted)
     logs = [rig.create(key=type(KEY)(KEY.topic_id, number, 1)) for number in range(30)]
     seen: list[int] = []
-    logs[0].durability.on_flushed = seen.append
+    logs[0].durability.on_flushed = lambda: seen.append(logs[0].flushed_offset)
 
     async def write(number: int) -> None:
         log = logs[number % len(logs)]

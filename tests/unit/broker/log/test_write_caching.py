@@ -74,7 +74,7 @@ async def test_the_first_records_are_acknowledged_only_once_the_fact_of_write_ca
     reported: list[int] = []
     append(log, [b"a"])
     await soon(commits.begun)
-    log.durability.on_flushed = lambda _: reported.append(log.flushed_offset)
+    log.durability.on_flushed = lambda: reported.append(log.flushed_offset)
     append(log, [b"b"])
     assert log.flushed_offset == 0, "after a crash, no fact would show that the log had write caching"
     commits.release()
@@ -92,7 +92,7 @@ async def test_a_record_appended_during_the_commit_of_the_fact_is_acknowledged_w
     log.config = CACHING
     await soon(commits.begun)
     reported = asyncio.Event()
-    log.durability.on_flushed = lambda _: reported.set()
+    log.durability.on_flushed = reported.set
     monkeypatch.setattr(log.durability, "mark_dirty", lambda _: None)  # no other flush follows
     append(log, [b"b"])
     commits.release()
@@ -124,8 +124,8 @@ async def test_acknowledgements_wait_for_flushes_as_soon_as_write_caching_is_off
     durable: list[int] = []
     reported = asyncio.Event()
 
-    def on_flushed(offset: int) -> None:
-        durable.append(offset)
+    def on_flushed() -> None:
+        durable.append(log.marks.durable_offset)
         reported.set()
 
     log.durability.on_flushed = on_flushed
@@ -154,7 +154,7 @@ async def test_a_flush_from_before_write_caching_was_off_and_on_does_not_cover_l
     """write.caching is switched off and on again while a flush is under way."""
     log, flushes = await switched_in_a_flush(rig, monkeypatch)
     flushed = asyncio.Event()
-    log.durability.on_flushed = lambda _: flushed.set()
+    log.durability.on_flushed = flushed.set
     flushes.release(1)
     await soon(flushed)
     assert fact(rig, log) == UNSYNCED
