@@ -49,7 +49,7 @@ class LogCopy:
         self.log = log
         self.source = source
         self.target = target
-        self.folder = log.folder.removeprefix(f"{LOGS}/")
+        self.folder = log.folder_name
         self.end_offset = log.start_offset
         self.may_be_decided = False
         self.is_given_up = False

@@ -324,9 +324,9 @@ class LogManager:
             for one in copies.values():
                 one.close()
                 self._undecided.append(one)
-                problem = f"{_folder(one)} is in {count} data directories, and none of them is the assigned one"
+                problem = f"{one.folder_name} is in {count} data directories, and none of them is the assigned one"
                 failure = self._failures.get(key) or CorruptStoreError(problem, NEXT_STEP)
-                self._offline(self._directories[one.directory_id], key, _folder(one), failure)
+                self._offline(self._directories[one.directory_id], key, one.folder_name, failure)
             return
         self._left_over += copies.values()
         self._damaged_left_over += self._failed_folders.pop(key, ())
@@ -342,7 +342,7 @@ class LogManager:
         """Move a damaged log from `logs` to `failures`, and report it."""
         log = self._logs.pop(key)
         log.close()
-        directory, folder = self._directories[log.directory_id], _folder(log)
+        directory, folder = self._directories[log.directory_id], log.folder_name
         self._offline(directory, key, folder, error)
         note = asyncio.get_running_loop().create_task(
             self._note_damage(directory, key, folder, damage_note(str(error), log.marks.durable_offset))
@@ -569,7 +569,7 @@ class LogManager:
         by_directory: dict[UUID, list[str]] = {}
         for log in self._unsettled():
             log.close()
-            by_directory.setdefault(log.directory_id, []).append(_folder(log))
+            by_directory.setdefault(log.directory_id, []).append(log.folder_name)
         for directory, folder in self._damaged_left_over:
             by_directory.setdefault(directory.id, []).append(folder)
         failure = await self._set_aside(by_directory, lambda folder, _: folder, wall_ms, keep)
@@ -618,7 +618,7 @@ class LogManager:
                 return None
             del self._logs[key]
             log.close()
-            return _folder(log)
+            return log.folder_name
         folders = self._failed_folders.get(key, [])
         found = next((one for one in folders if one[0].id == directory_id), None)
         if found is None:
@@ -680,8 +680,3 @@ class LogManager:
     def disk_failed(self, directory_id: UUID, error: DiskError) -> None:
         """Treat the directory as offline from now on, because it failed; report it once."""
         self._directories[directory_id].fail(error)
-
-
-def _folder(log: PartitionLog) -> str:
-    """Return the name of the log's folder, without the path."""
-    return log.folder.removeprefix(f"{LOGS}/")

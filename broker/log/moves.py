@@ -47,7 +47,7 @@ from broker.log.move_facts import (
 from broker.log.partition_log import PartitionLog
 from broker.log.state import LogState, encode_state, folder_fact, state_fact, watermark_fact
 from broker.log.strays import StrayState
-from broker.log.types import LOGS, LogKey
+from broker.log.types import LogKey
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
@@ -173,7 +173,7 @@ class LogMoves:
                 self._targets.pop(key, None)  # ends the copy in progress
                 is_move = target != log.directory_id  # else delete the fact, even if its target has failed
                 fact = encode_fact(MoveFact(target)) if is_move else None
-                changes.setdefault(log.directory_id, {})[moving_fact(_folder(log))] = fact
+                changes.setdefault(log.directory_id, {})[moving_fact(log.folder_name)] = fact
                 if is_move:
                     wanted[key] = target
             for directory_id, facts in changes.items():
@@ -487,8 +487,3 @@ class LogMoves:
                 await source.disk.facts.commit(facts_after(move))
         except DiskError as error:
             logger.error("moved replica not set aside", folder=copy.folder, source=source.id, cause=str(error))
-
-
-def _folder(log: PartitionLog) -> str:
-    """Return the name of the log's folder, without the path."""
-    return log.folder.removeprefix(f"{LOGS}/")

@@ -46,14 +46,17 @@ from quorumlog.wire.record_batch import NO_TIMESTAMP, iter_headers
 
 
 class PartitionLog:
-    """The log of one replica, made by `LogManager`.  The package's docstring describes the interface."""
+    """The log of one replica, made by `LogManager`.  The package's docstring describes the interface.
+
+    folder_name: the name of the log's folder in `logs`.  folder: the path of this folder in the data directory.
+    """
 
     def __init__(
         self,
         disk: Disk,
         key: LogKey,
         topic: str,
-        folder: str,
+        folder_name: str,
         config: LogConfig,
         state: LogState,
         recent: RecentAppends,
@@ -61,7 +64,8 @@ class PartitionLog:
         self.key = key
         self.topic = topic
         self.directory_id = disk.directory_id
-        self.folder = path = f"{LOGS}/{folder}"
+        self.folder_name = folder_name
+        self.folder = path = f"{LOGS}/{folder_name}"
         self._config = config
         self.marks = marks = LogMarks(state)
         has_folder = bool(state.segments) or disk.exists(path)

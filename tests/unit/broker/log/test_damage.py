@@ -226,7 +226,7 @@ async def test_a_damaged_fact_takes_its_log_offline(rig: Rig) -> None:
     fill(log, 3)
     await rig.stop()
     await rig.start()
-    name = f"log/{log.folder.removeprefix('logs/')}"
+    name = f"log/{log.folder_name}"
     await rig.disk.facts.commit({name: b'{"version": 1}'})
     await rig.kill()
     await rig.start()

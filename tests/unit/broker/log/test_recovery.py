@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -449,7 +448,7 @@ async def test_no_durable_record_is_truncated_once_damage_was_found(rig: Rig, fo
         assert "but a good batch follows" in str(rig.logs.failures[KEY])
     elif found == "by an older release":
         await rig.start()
-        await rig.disk.facts.commit({f"damaged/{Path(log.folder).name}": b"damage"})
+        await rig.disk.facts.commit({f"damaged/{log.folder_name}": b"damage"})
     for _ in range(2):
         await restart_with(rig, path, good[:-1])
         assert KEY in rig.logs.failures
@@ -500,7 +499,7 @@ async def test_the_memory_of_a_recovery_does_not_depend_on_the_number_of_batches
     path.write_bytes(b"".join(offset.to_bytes(8, "big") + batch[8:] for offset in range(count)))
     if is_damaged:
         facts = SqliteFacts(rig.folder / "facts.db", lambda _: None)
-        await facts.commit({DAMAGED + log.folder.removeprefix("logs/"): damage_note("a bad batch", 1)})
+        await facts.commit({DAMAGED + log.folder_name: damage_note("a bad batch", 1)})
         facts.close()
     tracemalloc.start()
     try:
