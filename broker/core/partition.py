@@ -420,7 +420,7 @@ class LeaderState:
         return False
 
     def wanted_isr(self, now_ms: int) -> tuple[int, ...]:
-        """Return the ISR according to the current positions, in assignment order."""
+        """Return the ISR according to the current positions, in assignment order; first renew each `caught_up_ms`."""
         return tuple(id_ for id_ in self.replicas if id_ == self.broker_id or self._in_sync(id_, now_ms))
 
     def _in_sync(self, broker_id: int, now_ms: int) -> bool:

@@ -66,7 +66,13 @@ _T = TypeVar("_T")
 
 
 class LogManager:
-    """All logs of a broker.  The package's docstring describes the interface."""
+    """All logs of a broker.
+
+    events: reports failed directories, damaged logs and moved logs.
+    moves: moves logs to other directories.
+    clean_start: every directory is new, or was stopped cleanly before this start.
+    clean_stop: `close` has stopped every directory cleanly.
+    """
 
     def __init__(self, disks: Sequence[Disk], checkpoint_bytes: int = 8 << 20) -> None:
         """checkpoint_bytes: bytes of a log between two checkpoints; recovery reads about as many bytes of each log."""
@@ -362,6 +368,8 @@ class LogManager:
     async def flush_all(self, logs: Iterable[PartitionLog]) -> None:
         """Make everything appended to `logs` durable, with one barrier for each directory.
 
+        The caller sets the deadline.
+
         Raises:
             DiskError: a directory failed; the logs in other directories are durable nevertheless.
         """
@@ -416,7 +424,7 @@ class LogManager:
     async def maintain(self, now_ms: Callable[[], int], wall_ms: int) -> None:
         """Apply retention, expire producers, write recovery points, begin to flush logs with write caching.
 
-        A directory that fails becomes offline.
+        Call it about every minute.  A directory that fails becomes offline.
 
         now_ms: returns the time of the loop's clock, for the ages of segments and producers.  It is read for each log,
             because a directory that hangs delays the logs of the next directory.  With an older time, the silence of a

@@ -46,7 +46,7 @@ from quorumlog.wire.record_batch import NO_TIMESTAMP, iter_headers
 
 
 class PartitionLog:
-    """The log of one replica, made by `LogManager`.  The package's docstring describes the interface.
+    """The log of one replica, made by `LogManager`.  The package's docstring states which errors to expect.
 
     folder_name: the name of the log's folder in `logs`.  folder: the path of this folder in the data directory.
     """
@@ -277,7 +277,10 @@ class PartitionLog:
         return self._segments.batch_start(offset) if self.start_offset <= offset < self.end_offset else offset
 
     def truncate_to(self, offset: int) -> None:
-        """Truncate the log at `offset`.  A batch that holds `offset` is removed as a whole."""
+        """Truncate the log at `offset`.  A batch that holds `offset` is removed as a whole.
+
+        `LogManager.prepare_truncation` comes first.  `offset` is not below `truncation_floor`.
+        """
         assert offset >= self.truncation_floor, f"{self.folder}: {offset} is below {self.truncation_floor}"
         assert offset >= self.start_offset, f"{self.folder}: {offset} is below the start {self.start_offset}"
         if offset >= self.end_offset:

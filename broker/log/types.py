@@ -87,7 +87,10 @@ class LogConfig(msgspec.Struct, frozen=True):
 
 
 class Appended(NamedTuple):
-    """The offsets of the batches.  duplicate: nothing was appended, because the log already held them."""
+    """The offsets of the batches.
+
+    duplicate: nothing was appended, because the log already held the batches.  They may not be committed yet.
+    """
 
     first_offset: int
     end_offset: int

@@ -39,7 +39,7 @@ class ProducerIds(Protocol):
 
 
 class ReplicaService:
-    """Passes each request on to the part that answers it."""
+    """Passes requests on to the parts that answer them; answers questions about logs and producers itself."""
 
     def __init__(self, table: ReplicaTable, random: Random, producer_ids: ProducerIds) -> None:
         """random: draws the ids of fetch sessions."""
