@@ -438,7 +438,7 @@ class LogManager:
             for log in self._logs_in(directory):
                 await turn.passed()
                 if self._logs.get(log.key) is not log:
-                    continue  # its folder may have been moved to the strays during the wait
+                    continue  # its folder may have been set aside during the wait
                 log.durability.flush_cached()
                 log_ms = now_ms()
                 log.upkeep.expire_producers(log.config, log_ms)
@@ -545,7 +545,7 @@ class LogManager:
     # -- strays
 
     async def set_aside(self, keys: Iterable[LogKey], wall_ms: int, keep: bool = False) -> None:
-        """Remove `keys` from `logs` and `failures`, and move the folders of these logs to the strays.
+        """Remove `keys` from `logs` and `failures`, and set the folders of these logs aside.
 
         `delete_strays` deletes them later; with `keep`, only `purge_strays` deletes them.  On an offline directory the
         folders stay where they are, and the next start finds them.
@@ -564,7 +564,7 @@ class LogManager:
                     by_directory.setdefault(log.directory_id, []).append(key)
                 for directory, _ in self._failed_folders.get(key, ()):
                     by_directory.setdefault(directory.id, []).append(key)
-            failure = await self._set_aside(by_directory, self._take_out, wall_ms, keep) or failure
+            failure = await self._set_folders_aside(by_directory, self._take_out, wall_ms, keep) or failure
             rest = [key for key in rest if key in self._logs]  # those that moved during the wait
         if failure is not None:
             raise failure
@@ -580,7 +580,7 @@ class LogManager:
             by_directory.setdefault(log.directory_id, []).append(log.folder_name)
         for directory, folder in self._damaged_left_over:
             by_directory.setdefault(directory.id, []).append(folder)
-        failure = await self._set_aside(by_directory, lambda folder, _: folder, wall_ms, keep)
+        failure = await self._set_folders_aside(by_directory, lambda folder, _: folder, wall_ms, keep)
         # Clear them only now.  After a cancellation they are still known, so the stop is not marked as clean.
         self._doubles.clear()
         self._left_over.clear()
@@ -588,7 +588,7 @@ class LogManager:
         if failure is not None:
             raise failure
 
-    async def _set_aside(
+    async def _set_folders_aside(
         self,
         by_directory: Mapping[UUID, list[_T]],
         take_out: Callable[[_T, UUID], str | None],

@@ -1,7 +1,8 @@
 """The strays of a data directory: folders of logs that were set aside, until they are deleted.
 
-The fact `stray/<name>` records when a folder was set aside, and whether it is among the strays yet.  It is written
-before the folder is moved there, so that the next start finishes a move that a crash interrupted.
+A folder is set aside by a rename from `logs/<folder>` to `strays/<name>`.  The fact `stray/<name>` records the time,
+and whether the folder was renamed.  It is written before the rename, so that the next start sets the folder aside if a
+crash prevented that.  A *move* is always the move of a log to another data directory (`move_facts`).
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ logger = get_logger("log")
 class StrayState(msgspec.Struct, frozen=True):
     """The fact of a stray.  set_aside_ms: wall time, for people.  is_kept: deleted only by `purge`.
 
-    is_moved: the folder is among the strays.  continues_in: the directory to which the log moved, if it did.
+    is_set_aside: the folder is among the strays.  continues_in: the directory to which the log moved, if it did.
     """
 
     folder: str
     set_aside_ms: int
-    is_moved: bool
+    is_set_aside: bool = msgspec.field(name="is_moved")  # its name in the facts
     is_kept: bool = False
     continues_in: UUID | None = None
 
@@ -74,26 +75,26 @@ class StrayFolders:
                 yield stray.folder, stray.continues_in
 
     async def load(self) -> None:
-        """Load the strays, and finish the moves that a crash interrupted.
+        """Load the strays, and set the folders aside whose intent was written before a crash.
 
         Raises: CorruptStoreError: a fact is damaged.
         """
         disk = self._disk
         known = {key.removeprefix(STRAY): _decode(key, value) for key, value in disk.facts.load(STRAY).items()}
-        self._known = {name: stray for name, stray in known.items() if stray.is_moved}
+        self._known = {name: stray for name, stray in known.items() if stray.is_set_aside}
         changes: dict[str, bytes | None] = {}
         pending = []
         for name, stray in known.items():
-            if stray.is_moved:
+            if stray.is_set_aside:
                 continue
             if disk.exists(f"{STRAYS}/{name}"):
-                moved = self._known[name] = msgspec.structs.replace(stray, is_moved=True)
-                changes[STRAY + name] = msgspec.json.encode(moved)
+                renamed = self._known[name] = msgspec.structs.replace(stray, is_set_aside=True)
+                changes[STRAY + name] = msgspec.json.encode(renamed)
             else:
                 changes[STRAY + name] = None
                 pending.append(stray)
         if changes:
-            await self._move(pending, changes)
+            await self.finish(await self._intend(pending, changes))
 
     async def intend(self, folders: Sequence[str], wall_ms: int, keep: bool) -> dict[str, StrayState]:
         """Write the intent to set these folders of logs aside, and delete their facts; durable on return.
@@ -102,12 +103,8 @@ class StrayFolders:
         """
         # A log that is set aside no longer moves, so the fact of its move is deleted.  `plan` keeps that fact.
         changes: dict[str, bytes | None] = dict.fromkeys(map(moving_fact, folders))
-        strays = [StrayState(folder, wall_ms, is_moved=False, is_kept=keep) for folder in folders]
+        strays = [StrayState(folder, wall_ms, is_set_aside=False, is_kept=keep) for folder in folders]
         return await self._intend(strays, changes)
-
-    async def _move(self, strays: list[StrayState], changes: dict[str, bytes | None]) -> None:
-        """Write the intent, move the folders, write that it is done.  The next start finishes an interrupted move."""
-        await self.finish(await self._intend(strays, changes))
 
     async def _intend(self, strays: list[StrayState], changes: dict[str, bytes | None]) -> dict[str, StrayState]:
         named = await self._name(strays, changes)
@@ -121,7 +118,7 @@ class StrayFolders:
 
         Return the name and state of the stray, for `finish` or `give_up`.
         """
-        return await self._name([StrayState(folder, wall_ms, is_moved=False, continues_in=continues_in)], changes)
+        return await self._name([StrayState(folder, wall_ms, is_set_aside=False, continues_in=continues_in)], changes)
 
     def give_up(self, named: dict[str, StrayState]) -> dict[str, bytes | None]:
         """Forget an intent; return the facts to change."""
@@ -139,7 +136,7 @@ class StrayFolders:
             while (name := f"{stray.folder}.{stray.set_aside_ms}.{number}") in known or disk.exists(f"{STRAYS}/{name}"):
                 number += 1
             known[name] = stray
-            named[name] = msgspec.structs.replace(stray, is_moved=True)
+            named[name] = msgspec.structs.replace(stray, is_set_aside=True)
             changes[STRAY + name] = msgspec.json.encode(stray)
             changes[state_fact(stray.folder)] = changes[folder_fact(stray.folder)] = None
             changes[DAMAGED + stray.folder] = None
@@ -148,16 +145,16 @@ class StrayFolders:
         return named
 
     async def finish(self, named: dict[str, StrayState]) -> None:
-        """Move the folders whose intent is durable, and write that they have moved."""
+        """Set the folders aside whose intent is durable, and write that this is done."""
         disk, known = self._disk, self._known
         turn = Turn()
-        moved = []
+        renamed = []
         for name, stray in named.items():
             await turn.passed()
             if disk.exists(f"{LOGS}/{stray.folder}"):
                 disk.rename(f"{LOGS}/{stray.folder}", f"{STRAYS}/{name}")
-                moved.append(stray.folder)
-        self._log_many("logs set aside", moved)
+                renamed.append(stray.folder)
+        self._log_many("logs set aside", renamed)
         await disk.flush((), (LOGS, STRAYS))
         await disk.facts.commit({STRAY + name: msgspec.json.encode(stray) for name, stray in named.items()})
         known.update(named)  # from now on these strays may be deleted
@@ -196,7 +193,7 @@ class StrayFolders:
     async def _delete(self, is_due: Callable[[str, StrayState], bool]) -> int:
         loop = asyncio.get_running_loop()
         async with self._deleting:
-            due = [name for name, stray in self._known.items() if stray.is_moved and is_due(name, stray)]
+            due = [name for name, stray in self._known.items() if stray.is_set_aside and is_due(name, stray)]
             for name in due:
                 await loop.run_in_executor(None, self._disk.remove_tree, f"{STRAYS}/{name}")
             self._log_many("strays deleted", due)

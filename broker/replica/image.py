@@ -281,13 +281,13 @@ class ImageFollower:
             replica = self._table.remove(key)
             removed.append(replica.key)
             self._watermarks.forget(replica.key)
-        removal = asyncio.get_running_loop().create_task(self._set_aside(removed))
+        removal = asyncio.get_running_loop().create_task(self._set_logs_aside(removed))
         removal.add_done_callback(lambda _: self._news.set())
         self._removals[removal] = frozenset(removed)
         await asyncio.wait([removal], timeout=REMOVAL_WAIT_S)
         self._end_removals()
 
-    async def _set_aside(self, removed: list[LogKey]) -> None:
+    async def _set_logs_aside(self, removed: list[LogKey]) -> None:
         try:
             await self._context.logs.set_aside(removed, self._wall_ms())
         except DiskError as error:

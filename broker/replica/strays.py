@@ -51,14 +51,14 @@ class Strays:
         keep = bool(self._rebuilt(generation))
         for _ in range(len(self._disks) + 1):  # each directory fails at most once
             try:
-                await self._set_aside(generation, keep)
+                await self._try_to_set_aside(generation, keep)
             except DiskError as error:
                 logger.error("strays not set aside", cause=str(error))
                 continue
             self.are_known = True
             return
 
-    async def _set_aside(self, generation: int, keep: bool) -> None:
+    async def _try_to_set_aside(self, generation: int, keep: bool) -> None:
         """Raises: DiskError: a directory has failed, and is offline now."""
         known = {replica.key for replica in self._table}
         logs = self._logs
