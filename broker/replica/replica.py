@@ -598,7 +598,8 @@ class Replica:
     async def read(self, offset: int, max_bytes: int, up_to_offset: int) -> bytes | memoryview:
         """Return whole batches, from the one with `offset` on.  None of them ends above `up_to_offset`.
 
-        The role may have changed when this returns.  The caller must compare it with the role before the call.
+        The log is read without waiting now, so nothing changes during the call.  Callers must not rely on this, because
+        reads may become asynchronous or remote: they check afterwards that role, log and request are still the same.
 
         Raises: CorruptStoreError, DiskError.
         """
