@@ -6,7 +6,7 @@ The interface consists of these names; their modules describe them:
     PartitionLog    one log: appends, reads, truncations, watermark and start            partition_log.py
     LogMoves        moves of logs to other data directories (`LogManager.moves`)         moves.py
     LogEvents       failed directories, damaged and moved logs (`LogManager.events`)     events.py
-    LogCleaner      compaction of all logs                                               cleaning/cleaner.py
+    LogCleaner      compaction of all logs                                               cleaner.py
     LogKey, LogConfig, Appended, Refused, TimestampOffset                                types.py
 
 Offsets are ints, and end offsets are exclusive.  `now_ms` is a time of the loop's clock, `wall_ms` of the wall clock.

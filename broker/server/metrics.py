@@ -7,7 +7,7 @@ from broker.coordinator.partition import State
 from broker.coordinator.shares import ShareGroups
 from broker.core.partition import LeaderState
 from broker.kafka.listener import KafkaServer
-from broker.log.cleaning.cleaner import LogCleaner
+from broker.log.cleaner import LogCleaner
 from broker.log.moves import LogMoves
 from broker.server.role import BrokerRole
 from quorumlog.runtime.metrics import Metrics

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from broker.coordinator.dead_letters import Failing
 from broker.core.coordinator.share.states import ShareKey
-from broker.log.cleaning.cleaner import LogCleaner
+from broker.log.cleaner import LogCleaner
 from broker.log.strays import STRAYS
 from broker.log.types import parse_folder_name
 from broker.replica.progress import AppliedBatches, Progress

@@ -20,7 +20,7 @@ from types import TracebackType
 from uuid import UUID
 
 from broker.kafka.listener import BoundListener, KafkaServer
-from broker.log.cleaning.cleaner import CleanerLimits
+from broker.log.cleaner import CleanerLimits
 from broker.log.cleaning.ports import CleanWorker
 from broker.log.cleaning.process import ProcessWorker
 from broker.replica.limits import ReplicaLimits

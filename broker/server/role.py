@@ -24,7 +24,7 @@ from broker.coordinator.groups import GroupCoordinators
 from broker.coordinator.shares import ShareGroups
 from broker.coordinator.transactions import TransactionCoordinators
 from broker.log import LogKey, LogManager
-from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner
+from broker.log.cleaner import CleanerLimits, LogCleaner
 from broker.log.cleaning.ports import CleanWorker, LocalWorker
 from broker.replica.cluster_view import ClusterView
 from broker.replica.configs import TopicConfigs

@@ -158,7 +158,7 @@ MUTANTS = (
     ),
     Mutant(
         "a compaction continues although its log was removed",
-        "broker/log/cleaning/cleaner.py",
+        "broker/log/cleaner.py",
         "if not await asyncio.shield(self._swap) or self._logs.get(log.key) is not log:",
         "if not await asyncio.shield(self._swap):",
         ("tests/unit/broker/log/test_compaction_of_a_removed_log.py",),

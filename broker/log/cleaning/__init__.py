@@ -8,8 +8,8 @@
     worker.py       the process that runs jobs
     ports.py        the interface of a worker, and a worker that runs jobs inside the process
     process.py      starts the process, and talks to it
-    cleaner.py      chooses logs, starts jobs, remembers failures
     swap.py         checks a replacement, and finishes a swap that a crash interrupted
 
-`broker.core.cleaning` decides which logs are cleaned; `broker.log.checkpoints` writes the facts of a swap.
+`broker.log.cleaner` chooses logs by the rules in `broker.core.cleaning`, and starts jobs.  `broker.log.checkpoints`
+writes the facts of a swap.
 """

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from broker.log.cleaning.job import CleanJob, Files, Finished, Replacement, Work, run_job
+from broker.log.cleaning.job import CleanJob, Finished, Replacement, Work, run_job
+from quorumlog.runtime.disk import Disk
 
 
 class WorkerError(Exception):
@@ -15,13 +16,12 @@ class WorkerError(Exception):
 class CleanWorker(Protocol):
     """Runs one job at a time."""
 
-    def run(self, root: str, files: Files, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:
+    def run(self, disk: Disk, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:
         """Yield each replacement, and at the end `Finished`.  The job continues when the caller asks for the next one.
 
         A caller that stops early closes the iterator, which ends the job.
 
-        root: the path of the data directory, for a worker in another process.
-        files: the same directory, for a worker in this process.
+        disk: the data directory of the log.
 
         Raises:
             UncleanableError: the contents of a batch do not permit the cleaning.
@@ -35,15 +35,15 @@ class CleanWorker(Protocol):
         ...
 
 
-class LocalWorker:
+class LocalWorker(CleanWorker):
     """A worker that runs jobs on the event loop, for a simulated disk.
 
     It reads the log's own open files, which a task that deletes a segment would close.  So it lets other tasks run
     only when it yields a replacement.
     """
 
-    async def run(self, root: str, files: Files, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:
-        work = run_job(job, files)
+    async def run(self, disk: Disk, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:
+        work = run_job(job, disk)
         while True:
             try:
                 step = next(work)
@@ -55,7 +55,3 @@ class LocalWorker:
 
     async def close(self) -> None:
         """Do nothing: a job ends with its iterator."""
-
-
-def _is_a_worker(worker: LocalWorker) -> CleanWorker:
-    return worker

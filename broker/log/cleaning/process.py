@@ -9,10 +9,12 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from broker.log.cleaning.job import CleanJob, Files, Finished, Replacement, SourceChangedError, Work
+from broker.log.cleaning.job import CleanJob, Finished, Replacement, SourceChangedError, Work
 from broker.log.cleaning.ports import CleanWorker, WorkerError
 from broker.log.cleaning.records import UncleanableError
 from broker.log.cleaning.worker import Failed, Order, Report
+from quorumlog.runtime.disk import Disk
+from quorumlog.runtime.file_disk import FileDisk
 from quorumlog.runtime.logging import get_logger
 
 SILENCE_MAX_S = 120.0
@@ -28,7 +30,7 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 
 
-class ProcessWorker:
+class ProcessWorker(CleanWorker):
     """A worker in a process of its own, which is started for the first job and ended by `close`."""
 
     def __init__(self, bytes_per_second: int, silence_max_s: float = SILENCE_MAX_S) -> None:
@@ -42,12 +44,13 @@ class ProcessWorker:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    async def run(self, root: str, files: Files, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:
+    async def run(self, disk: Disk, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:
         """See `CleanWorker.run`.  If the caller closes the iterator early, the process is killed, and the job ends."""
+        assert isinstance(disk, FileDisk), f"{disk!r} has no files that another process can read"
         process = await self._started()
         has_ended = False
         try:
-            await self._send(process, _encoder.encode(Order(root, self._bytes_per_second, job)))
+            await self._send(process, _encoder.encode(Order(str(disk.root), self._bytes_per_second, job)))
             while True:
                 report = await self._next(process)
                 match report:
@@ -133,7 +136,3 @@ def _kill(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-
-
-def _is_a_worker(worker: ProcessWorker) -> CleanWorker:
-    return worker

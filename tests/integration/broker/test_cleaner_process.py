@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from broker.log import LogConfig, PartitionLog
-from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner
+from broker.log.cleaner import CleanerLimits, LogCleaner
 from broker.log.cleaning.job import Replacement
 from broker.log.cleaning.ports import WorkerError
 from broker.log.cleaning.process import ProcessWorker
@@ -139,7 +139,7 @@ async def test_a_worker_that_ends_hangs_or_reports_nonsense_fails_its_job_and_le
             ),
         )
         with pytest.raises(WorkerError, match=f"{cause}|does not read"):
-            async for _ in worker.run(str(rig.folder), rig.disk, planned.job):
+            async for _ in worker.run(rig.disk, planned.job):
                 pass
     assert read_all(log) == before
 
@@ -187,7 +187,7 @@ async def test_the_process_of_an_abandoned_job_is_killed(rig: Rig) -> None:
     log = await filled(rig)
     planned = log.compaction.plan(log.config, log.compaction.dirty(log.config, 10_000), 10_000, 1 << 20)
     worker = ProcessWorker(-1)
-    steps = worker.run(str(rig.folder), rig.disk, planned.job)
+    steps = worker.run(rig.disk, planned.job)
     assert isinstance(await anext(steps), Replacement)
     process = worker._process
     assert process is not None

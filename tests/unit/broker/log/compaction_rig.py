@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker.core.cleaning import CleaningPolicy
 from broker.core.producer_state import ProducerState
 from broker.log import Appended, LogConfig, LogKey, LogManager, PartitionLog
-from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner
+from broker.log.cleaner import CleanerLimits, LogCleaner
 from broker.log.cleaning.offset_map import ENTRY_SIZE
 from broker.log.cleaning.ports import CleanWorker, LocalWorker
 from quorumlog.client.records import NewRecord, Record, build_batch, decode_batches, stamp

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from broker.log import Appended, LogConfig, LogManager
-from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner
-from broker.log.cleaning.job import CleanJob, Files, Finished, Replacement, run_job
+from broker.log.cleaner import CleanerLimits, LogCleaner
+from broker.log.cleaning.job import CleanJob, Finished, Replacement, run_job
 from broker.log.cleaning.ports import LocalWorker, WorkerError
 from broker.log.cleaning.records import filler
 from broker.log.cleaning.swap import BadReplacementError
 from quorumlog.client.records import NewRecord, build_batch, stamp
-from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.disk import Disk, DiskError
 from quorumlog.wire.control_records import EndTxnMarker, build_marker
 from quorumlog.wire.record_batch import (
     TRANSACTIONAL_FLAG,
@@ -237,7 +237,7 @@ def test_an_uncleanable_log_is_reported_and_left_unchanged() -> None:
 
 def test_the_longest_wait_counts_from_the_first_check_that_finds_a_log_due() -> None:
     class BrokenWorker(LocalWorker):
-        async def run(self, root: str, files: Files, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:
+        async def run(self, disk: Disk, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:
             raise WorkerError("no process")
             yield Finished(0, 0)  # makes this an iterator
 

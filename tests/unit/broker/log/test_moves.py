@@ -13,7 +13,7 @@ import pytest
 
 from broker.core.cleaning import CleaningPolicy
 from broker.log import Appended, LogManager, TimestampOffset, moves
-from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner
+from broker.log.cleaner import CleanerLimits, LogCleaner
 from broker.log.cleaning.ports import LocalWorker
 from broker.log.copying import LogCopy
 from broker.log.types import LogConfig

@@ -9,7 +9,7 @@ from uuid import UUID
 from broker.coordinator.dead_letters import Failing
 from broker.core.coordinator.share.states import ShareKey
 from broker.log import LogKey, LogManager
-from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner, Uncleanable
+from broker.log.cleaner import CleanerLimits, LogCleaner, Uncleanable
 from broker.log.cleaning.ports import LocalWorker
 from broker.replica.progress import BATCHES_KEPT, AppliedBatches, Progress
 from broker.replica.replica import Replica

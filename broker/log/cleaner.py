@@ -236,8 +236,7 @@ class LogCleaner:
 
     async def _run(self, log: PartitionLog, planned: PlannedJob) -> Finished | None:
         """Run a job to its end; return None if the log has changed."""
-        disk = self._logs.disk_of(log)
-        steps = self._worker.run(str(getattr(disk, "root", "")), disk, planned.job)
+        steps = self._worker.run(self._logs.disk_of(log), planned.job)
         try:
             async with aclosing(steps):
                 async for step in steps:
