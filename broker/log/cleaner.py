@@ -23,6 +23,7 @@ from broker.log.manager import LogManager
 from broker.log.partition_log import PartitionLog
 from broker.log.types import LogKey
 from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.turns import Turn
@@ -79,7 +80,6 @@ class LogCleaner:
     uncleanable: logs that are not cleaned for now, and why.
     results: the last cleaning of each log.
     dirty: the logs with a dirty part, at the last look.
-    last_look_ms: the time of that look, on the loop's clock; None before the first look.
     """
 
     def __init__(
@@ -88,7 +88,6 @@ class LogCleaner:
         self.uncleanable: dict[LogKey, Uncleanable] = {}
         self.results: dict[LogKey, CleanResult] = {}
         self.dirty: dict[LogKey, DirtyLog] = {}
-        self.last_look_ms: int | None = None
         self.cleaned_bytes = 0
         self.removed_bytes = 0
         self.failed_jobs = 0
@@ -134,7 +133,7 @@ class LogCleaner:
 
     def seconds_since_last(self) -> float | None:
         """Return the seconds since a log was compacted; None if no log was compacted yet."""
-        return None if self._last_ms is None else (_now_ms() - self._last_ms) / 1000
+        return None if self._last_ms is None else (now_ms() - self._last_ms) / 1000
 
     def dirty_bytes(self) -> int:
         return sum(each.dirty.dirty_size for each in self.dirty.values())
@@ -150,14 +149,14 @@ class LogCleaner:
             for key, each in self.dirty.items()
             if each.due_since_ms is not None and key not in self.uncleanable
         ]
-        return _now_ms() - min(since) if since else 0
+        return now_ms() - min(since) if since else 0
 
     # -- choosing
 
     async def _look(self) -> PartitionLog | None:
-        now_ms = _now_ms()
+        current_ms = now_ms()
         compacted = [(key, log) for key, log in self._logs.logs.items() if log.config.compacts]
-        wall_ms = self._logs.cautious_ms(self._wall_ms(), now_ms) if compacted else 0
+        wall_ms = self._logs.cautious_ms(self._wall_ms(), current_ms) if compacted else 0
         found: dict[LogKey, DirtyLog] = {}
         best: tuple[float, PartitionLog] | None = None
         turn = Turn()
@@ -177,12 +176,12 @@ class LogCleaner:
                 continue
             if dirty.dirty_size:
                 before = self.dirty.get(key)
-                since = now_ms if before is None or before.due_since_ms is None else before.due_since_ms
+                since = current_ms if before is None or before.due_since_ms is None else before.due_since_ms
                 found[key] = DirtyLog(dirty, since if due else None)
             blocked = self.uncleanable.get(key)
-            if due and (blocked is None or now_ms >= blocked.until_ms) and (best is None or dirty.ratio > best[0]):
+            if due and (blocked is None or current_ms >= blocked.until_ms) and (best is None or dirty.ratio > best[0]):
                 best = dirty.ratio, log
-        self.dirty, self.last_look_ms = found, now_ms
+        self.dirty = found
         for key in [one for one in self.uncleanable if self._logs.get(one) is None]:
             del self.uncleanable[key]
         for key in [one for one in self.results if self._logs.get(one) is None]:
@@ -196,7 +195,7 @@ class LogCleaner:
         if self._logs.get(key) is not log:
             return
         try:
-            wall_ms = self._logs.cautious_ms(self._wall_ms(), _now_ms())
+            wall_ms = self._logs.cautious_ms(self._wall_ms(), now_ms())
             # Since this log was chosen, it may have been truncated, reset or shortened by retention.
             dirty = log.compaction.dirty(log.config, wall_ms)
             if dirty.start >= dirty.limit:
@@ -221,7 +220,7 @@ class LogCleaner:
                 return
             self.uncleanable.pop(key, None)
             self.dirty.pop(key, None)
-            self._last_ms = _now_ms()
+            self._last_ms = now_ms()
             self.results[key] = CleanResult(self._last_ms, before, log.size)
             self.cleaned_bytes += before
             self.removed_bytes += max(0, before - log.size)
@@ -263,11 +262,7 @@ class LogCleaner:
 
     def _failed(self, log: PartitionLog, cause: str, retry_ms: int, *, is_final: bool) -> None:
         self.failed_jobs += 1
-        self.uncleanable[log.key] = Uncleanable(cause, _now_ms() + retry_ms, is_final)
+        self.uncleanable[log.key] = Uncleanable(cause, now_ms() + retry_ms, is_final)
         logger.warning(
             "log not compacted", folder=log.folder, cause=cause, uncleanable=is_final, retry_s=retry_ms // 1000
         )
-
-
-def _now_ms() -> int:
-    return int(asyncio.get_running_loop().time() * 1000)

@@ -71,7 +71,7 @@ THROTTLE_LOOK_S = 1.0
 logger = get_logger("log")
 
 
-class Future(NamedTuple):
+class FutureLog(NamedTuple):
     """A log that is moving.  size, end_offset: the size and the end of its copy in the directory."""
 
     key: LogKey
@@ -133,7 +133,7 @@ class LogMoves:
         """The directories to which logs are moving or waiting to move."""
         return self._targets
 
-    def futures(self) -> list[Future]:
+    def futures(self) -> list[FutureLog]:
         """Return the moves that have been requested and have not ended."""
         found = []
         for key, target in self._targets.items():
@@ -141,9 +141,9 @@ class LogMoves:
                 continue
             copy = self._copy
             if copy is not None and copy.log is log:
-                found.append(Future(key, target, copy.size, min(copy.end_offset, log.end_offset)))
+                found.append(FutureLog(key, target, copy.size, min(copy.end_offset, log.end_offset)))
             else:
-                found.append(Future(key, target, 0, log.start_offset))
+                found.append(FutureLog(key, target, 0, log.start_offset))
         return found
 
     def left_bytes(self) -> int:

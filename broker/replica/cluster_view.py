@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from broker.kafka.api import NO_EPOCH
+from broker.core.lifecycle import NO_EPOCH
 from metadata.image import ClusterImage, PartitionImage
 
 
