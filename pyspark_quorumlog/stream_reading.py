@@ -136,16 +136,16 @@ class StreamDriver:
         return {one: resolve(starting, one, Bounds(starts[one], ends[one]), by_time) for one in partitions}
 
     async def _next_end(self, start: Offsets, offsets_max: int | None) -> Offsets:
-        found, known_ends = await self._look(start)
+        found, ends = await self._look(start)
         if (problem := missing_names(self._options, found, start.keys())) is not None:
             if self._options.fail_on_data_loss:
                 raise problem
             warn_once(problem.message)  # the topic may have been deleted; the offsets do not show that
-        self._ends = ends = {one: known_ends[one] for one in found.subscribed}
+        self._ends = ends
         if self._pins:
             self._planner.pin(ends)
             self._pins = False
-        left = known_ends.keys() - ends.keys()
+        left = {one for one in start if found.has(one)} - ends.keys()
         loses_partitions = await is_of_quorumlog(self._options)
         renewed = renewed_topics(self._topics, found.topics, loses_partitions=loses_partitions)
         again = {one for one in start.keys() & ends.keys() if one[0] in renewed}
@@ -164,14 +164,17 @@ class StreamDriver:
         wanted = with_records(start, end)
         ends = self._ends
         if any(ends.get(one, -1) < end[one] for one in wanted):  # a batch is repeated after a restart
-            _, ends = await self._look({one: end[one] for one in wanted})
+            _, ends = await self._look({one: end[one] for one in wanted}, reads_all=True)
         starts = await list_offsets(await self._consumer(), [one for one in wanted if one in ends], EARLIEST)
         ranges, losses = ranges_of(start, end, {one: Bounds(starts[one], ends[one]) for one in starts})
         self._report(losses)
         return ranges
 
-    async def _look(self, reached: Offsets) -> tuple[Found, dict[Partition, int]]:
-        """Return the topics, and the log ends of all existing partitions of the query and of `reached`.
+    async def _look(self, reached: Offsets, *, reads_all: bool = False) -> tuple[Found, dict[Partition, int]]:
+        """Return the topics, and the log ends of all existing partitions of the query.
+
+        reads_all: return also the log ends of the other partitions of `reached`.  Otherwise nothing is read from them,
+        so their leaders are not asked: a partition that left the query may be offline, or may have been created again.
 
         A broker that has just started may not know a topic yet, and a new leader may not know its watermark.  So the
         brokers are asked again before a partition of the query or of `reached` counts as missing, and before an end
@@ -190,10 +193,11 @@ class StreamDriver:
             found = await look_up(options, {topic for topic, _ in reached})
             existing = {one for one in reached if found.has(one)}
             missing = reached.keys() - existing
-            ends = await list_offsets(await self._consumer(), sorted({*found.subscribed, *existing}), LATEST)
+            read = {*found.subscribed, *(existing if reads_all else ())}
+            ends = await list_offsets(await self._consumer(), sorted(read), LATEST)
             if self._read_committed:
                 ends = await ends_at_least(options, ends, reached)
-            is_lower = any(ends[one] < reached[one] for one in existing)
+            is_lower = any(ends[one] < reached[one] for one in existing & read)
             problem = missing_names(options, found, reached.keys())
             is_refused = problem is not None and problem.message != self._refused
             now = loop.time()

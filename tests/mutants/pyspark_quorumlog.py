@@ -226,6 +226,24 @@ MUTANTS = (
         (f"{UNIT}/test_stream_reading.py::test_a_batch_is_repeated_whole_although_a_topic_left_the_subscription",),
     ),
     Mutant(
+        "a stream asks for the ends of topics that left its options",
+        DRIVER,
+        "*(existing if reads_all else ())",
+        "*existing",
+        (
+            f"{UNIT}/test_stream_reading.py::test_a_topic_that_left_the_subscription_may_be_offline",
+            f"{UNIT}/test_stream_reading.py"
+            "::test_a_topic_that_left_the_subscription_and_was_created_again_delays_no_batch",
+        ),
+    ),
+    Mutant(
+        "a batch that is repeated omits the ends of a topic that left the options",
+        DRIVER,
+        "{one: end[one] for one in wanted}, reads_all=True",
+        "{one: end[one] for one in wanted}",
+        (f"{UNIT}/test_stream_reading.py::test_a_batch_is_repeated_whole_although_a_topic_left_the_subscription",),
+    ),
+    Mutant(
         "a pattern matches internal topics",
         LOOKUP,
         "not state.is_internal and pattern",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import count
 
@@ -518,8 +518,11 @@ def test_a_batch_is_repeated_whole_although_one_broker_does_not_know_its_topic(b
     assert stream.rows({"u": {"0": 0}}, {"u": {"0": 2}}) == [30, 31]
 
 
-def slow_look(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Let the brokers take longer for one answer about topics than a partition must be missing to count as deleted."""
+def slow_look(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[int]:
+    """Let the brokers take longer for one answer about topics than a partition must be missing to count as deleted.
+
+    number: the number of the answer, from 1; 0: none.  Return the iterator that numbers the answers.
+    """
     numbers = count(1)
 
     async def look(options: ReadOptions, others: Collection[str] = ()) -> Found:
@@ -528,6 +531,7 @@ def slow_look(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         return await look_up(options, others)
 
     monkeypatch.setattr("pyspark_quorumlog.stream_reading.look_up", look)
+    return numbers
 
 
 def test_one_late_answer_does_not_prove_that_a_topic_was_deleted(
@@ -587,6 +591,35 @@ def test_a_batch_is_repeated_whole_although_a_topic_left_the_subscription(topic:
     stream.restart(subscribe="t,u")
     fill(topic, "u", 0, 31)
     assert stream.batch() == [31], "the topic belongs to the query again, and was read up to its position"
+
+
+def test_a_topic_that_left_the_subscription_may_be_offline(topic: ThreadedBrokers) -> None:
+    """Perhaps it was removed from the options for this reason."""
+    topic.run(topic.brokers.create("u", [1]))
+    fill(topic, "u", 0, 30)
+    stream = Stream(topic, {"subscribe": "t,u", "startingOffsets": "earliest"})
+    stream.batch()
+    topic.run(topic.brokers.move("u", 0, -1))
+    stream.restart(subscribe="t", failOnDataLoss="false", **{"kafkaConsumer.pollTimeoutMs": "5000"})
+    fill(topic, "t", 0, 5)
+    assert stream.batch() == [5]
+    assert stream.position == {"t": {"0": 6, "1": 2}, "u": {"0": 1}}
+
+
+def test_a_topic_that_left_the_subscription_and_was_created_again_delays_no_batch(
+    topic: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.run(topic.brokers.create("u", [1]))
+    fill(topic, "u", 0, 30)
+    stream = Stream(topic, {"subscribe": "t,u", "startingOffsets": "earliest"})
+    stream.batch()
+    topic.run(topic.brokers.delete("u"))
+    topic.run(topic.brokers.create("u", [1]))
+    stream.restart(subscribe="t", failOnDataLoss="false")
+    looks = slow_look(monkeypatch, 0)
+    for _ in range(3):
+        assert stream.batch() == []
+    assert next(looks) == 4, "the end of u is below its position, but nothing is read from it"
 
 
 def test_a_pattern_does_not_match_internal_topics(topic: ThreadedBrokers) -> None:
