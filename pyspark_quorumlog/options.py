@@ -2,9 +2,9 @@
 
 They include the options of Spark's Kafka source, so that a user only changes the name of the format.  Spark passes them
 with lower-cased names.  An unknown name is an error, which suggests the most similar known name: if a mistyped
-`startingOffsets` were silently ignored, the query would read the wrong data.  Unknown settings of Kafka's clients
-(`kafka.…`) are ignored.  A known option without effect is accepted with a warning, because Spark's source accepts it.
-All problems are reported together.
+`startingOffsets` were silently ignored, the query would read the wrong data.  Options without effect are accepted with
+a warning, because Spark's source accepts them.  Unknown settings of Kafka's clients (`kafka.…`) are among them; Kafka's
+clients log a warning as well.  All problems are reported together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ TRIGGER_OPTIONS = names_of(STREAMS)
 """Options that only affect a stream."""
 READ_OPTIONS = (*BOOTSTRAP, *names_of(READING), *TRIGGER_OPTIONS)
 WRITE_OPTIONS = (*BOOTSTRAP, *names_of(WRITING), "kafka.transactional.id")
-_IGNORED = ("groupidprefix", "path")
+_IGNORED = ("path",)
+_OF_KAFKA = "kafka."
+_MISSPELT_FROM = 0.92
+"""Similarity, at most 1, from which a setting of Kafka's clients may be a misspelt option of this source.  With a lower
+limit, the warning about Kafka's `kafka.fetch.min.bytes` would recommend `kafka.fetch.max.bytes`."""
 _OF_SPARK = (
     "checkpointlocation",
     "queryname",
@@ -167,8 +171,8 @@ def parse_read(options: Mapping[str, str], query: Query) -> ReadOptions:
     """
     reader = _Reader(options, READ_OPTIONS, query.value)
     for name in TRIGGER_OPTIONS:
-        if query is Query.BATCH and reader.text(name) is not None:
-            reader.warning(name, f"has no effect when {query.value}")
+        if query is Query.BATCH:
+            reader.without_effect(name, f"when {query.value}")
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         if query is Query.STREAM and reader.text(name) is not None:
             reader.problem(name, "cannot be used in a stream, which has no end")
@@ -198,6 +202,10 @@ def parse_read(options: Mapping[str, str], query: Query) -> ReadOptions:
         lookup_pause_s=reader.required_number("fetchOffset.retryIntervalMs", 1000, 0) / 1000,
         read_committed=_read_committed(reader),
     )
+    if not parsed.starting.by_time:
+        reader.without_effect("startingOffsetsByTimestampStrategy", "without a starting time")
+    if query is Query.STREAM and parsed.trigger.offsets_min is None:
+        reader.without_effect("maxTriggerDelay", "without minOffsetsPerTrigger")
     reader.finish(warns=query is not Query.ANY)
     return parsed
 
@@ -237,6 +245,9 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
     )
     if parsed.reset_scope and parsed.scope is None:
         reader.problem("resetTransactionScope", "needs the option transactionScope")
+    if parsed.atomic is False:
+        for name in ("transactionScope", "kafka.transaction.timeout.ms"):
+            reader.without_effect(name, "with atomic=false or kafka.acks=1")
     reader.finish()
     return parsed
 
@@ -273,14 +284,20 @@ class _Reader:
                 self.problem(name, "requests security, which this version does not support; nothing was sent")
             elif name in without_effect:
                 self.warning(without_effect[name], f"has no effect when {purpose}")
-            elif not name.startswith(
-                "kafka."
-            ):  # other settings of Kafka's clients only tune mechanisms that this source does not have
+            elif name == "groupidprefix" or name.startswith(_OF_KAFKA):
+                near = get_close_matches(name, known, 1, _MISSPELT_FROM)
+                self.warning(name, "has no effect" + (f"; did you mean {known[near[0]]}?" if near else ""))
+            else:
                 near = get_close_matches(name, known, 1)
                 self.problem(name, "is unknown" + (f"; did you mean {known[near[0]]}?" if near else ""))
 
     def problem(self, name: str, what: str) -> None:
         self._problems.append(f"option {name} {what}")
+
+    def without_effect(self, name: str, when: str) -> None:
+        """Warn about an option if it is set.  when: the reason for which it has no effect."""
+        if self.text(name) is not None:
+            self.warning(name, f"has no effect {when}")
 
     def warning(self, name: str, what: str) -> None:
         self._warnings.append(f"option {name} {what}")

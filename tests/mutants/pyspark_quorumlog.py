@@ -244,6 +244,27 @@ MUTANTS = (
         (f"{UNIT}/test_stream_reading.py::test_a_batch_is_repeated_whole_although_a_topic_left_the_subscription",),
     ),
     Mutant(
+        "a misspelt setting of Kafka's clients is ignored silently",
+        "pyspark_quorumlog/options.py",
+        "near = get_close_matches(name, known, 1, _MISSPELT_FROM)\n",
+        "continue\n",
+        (f"{UNIT}/test_options.py::test_a_write_option_without_effect_is_accepted_with_a_warning",),
+    ),
+    Mutant(
+        "a warning recommends an unrelated option",
+        "pyspark_quorumlog/options.py",
+        "_MISSPELT_FROM = 0.92",
+        "_MISSPELT_FROM = 0.6",
+        (f"{UNIT}/test_options.py::test_a_read_option_without_effect_is_accepted_with_a_warning",),
+    ),
+    Mutant(
+        "the name of a scope that a write does not use is accepted silently",
+        "pyspark_quorumlog/options.py",
+        "    if parsed.atomic is False:\n",
+        "    if False:\n",
+        (f"{UNIT}/test_options.py::test_a_write_option_without_effect_is_accepted_with_a_warning",),
+    ),
+    Mutant(
         "a pattern matches internal topics",
         LOOKUP,
         "not state.is_internal and pattern",

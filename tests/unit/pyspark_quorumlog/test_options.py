@@ -196,7 +196,18 @@ def test_the_refusal_of_a_bad_write_option_names_the_option(options: dict[str, s
         ),
         ({"kafka.security.protocol": "plaintext"}, None),
         ({"kafka.isolation.level": "read_uncommitted"}, None),
-        ({"kafka.group.id": "mine"}, None),
+        ({"kafka.group.id": "mine"}, "option kafka.group.id has no effect"),
+        ({"kafka.fetch.min.bytes": "1"}, "option kafka.fetch.min.bytes has no effect"),
+        ({"groupIdPrefix": "mine"}, "option groupidprefix has no effect"),
+        (
+            {"kafka.isolation.levle": "read_uncommitted"},
+            "option kafka.isolation.levle has no effect; did you mean kafka.isolation.level?",
+        ),
+        (
+            {"startingOffsetsByTimestampStrategy": "latest"},
+            "option startingOffsetsByTimestampStrategy has no effect without a starting time",
+        ),
+        ({"startingOffsetsByTimestampStrategy": "latest", "startingTimestamp": "7"}, None),
     ],
 )
 def test_a_read_option_without_effect_is_accepted_with_a_warning(
@@ -220,6 +231,17 @@ def test_a_read_option_without_effect_is_accepted_with_a_warning(
             "option kafka.batch.size is 100000000, outside of 1024 to 67108864: 67108864 is used",
         ),
         ({"kafka.security.protocol": "PLAINTEXT"}, None),
+        ({"kafka.linger.ms": "5"}, "option kafka.linger.ms has no effect"),
+        ({"kafka.ack": "1"}, "option kafka.ack has no effect; did you mean kafka.acks?"),
+        (
+            {"transactionScope": "s", "atomic": "false"},
+            "option transactionScope has no effect with atomic=false or kafka.acks=1",
+        ),
+        (
+            {"kafka.transaction.timeout.ms": "60000", "kafka.acks": "1"},
+            "option kafka.transaction.timeout.ms has no effect with atomic=false or kafka.acks=1",
+        ),
+        ({"transactionScope": "s"}, None),
     ],
 )
 def test_a_write_option_without_effect_is_accepted_with_a_warning(
@@ -241,6 +263,16 @@ def test_a_stream_starts_at_the_latest_offsets_by_default_and_accepts_limits_of_
     assert parse_read({**READ, "startingOffsets": "latest"}, Query.STREAM).starting.everywhere == LATEST
     by_partition = parse_read({**READ, "startingOffsets": '{"t":{"0":-1}}'}, Query.STREAM).starting
     assert by_partition.by_partition == {("t", 0): LATEST}
+
+
+def test_a_delay_without_a_lower_limit_of_a_batch_is_accepted_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    warn_once.cache_clear()
+    parse_read({**READ, "maxTriggerDelay": "1m"}, Query.STREAM)
+    assert caplog.messages == ["option maxTriggerDelay has no effect without minOffsetsPerTrigger"]
+    parse_read({**READ, "maxTriggerDelay": "2m", "minOffsetsPerTrigger": "9"}, Query.STREAM)
+    assert len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize(
