@@ -19,6 +19,7 @@ from enum import Enum
 from pyspark_quorumlog.reference import BOOTSTRAP, COLUMNS, READING, STREAMS, WRITING, names_of
 from pyspark_quorumlog.warn import warn_once
 from quorumlog.errors import ConfigError
+from quorumlog.runtime.addresses import parse_target
 from quorumlog.wire.scope_names import SCOPE_MAX_BYTES, label_problem
 
 EARLIEST = -2
@@ -49,6 +50,8 @@ _DECIDED_BY_SOURCE = (
 )
 _SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
 _SECURITY_PROTOCOL = "kafka.security.protocol"
+_PLAINTEXT = re.compile("^plaintext://", re.IGNORECASE)
+"""A prefix that Kafka's clients accept before HOST:PORT, as brokers are configured with it."""
 
 FETCH_SIZE_BYTES = (1, 64 << 20)
 """Lowest and highest `kafka.fetch.max.bytes`; other values are replaced by the nearest of the two, with a warning."""
@@ -384,11 +387,15 @@ def _bootstrap(reader: _Reader) -> tuple[str, ...]:
         what = "and kafka.bootstrap.servers differ" if given else "is required: HOST:PORT, or several with commas"
         reader.problem("bootstrap.servers", what)
         return ()
-    servers = tuple(part.strip() for part in str(given.pop()).split(",") if part.strip())
+    parts = (part.strip() for part in str(given.pop()).split(","))
+    servers = tuple(_PLAINTEXT.sub("", part) for part in parts if part)
     for server in servers:
-        host, _, port = server.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            reader.problem("bootstrap.servers", f"contains {server!r}, which is not HOST:PORT")
+        try:
+            if "://" in server:
+                raise ValueError(f"{server!r} is not HOST:PORT")
+            parse_target(server)
+        except ValueError as error:
+            reader.problem("bootstrap.servers", f"contains an invalid address: {error}")
     if not servers:
         reader.problem("bootstrap.servers", "is empty")
     return servers

@@ -265,6 +265,20 @@ MUTANTS = (
         (f"{UNIT}/test_options.py::test_a_write_option_without_effect_is_accepted_with_a_warning",),
     ),
     Mutant(
+        "the address of a broker with a protocol is refused",
+        "pyspark_quorumlog/options.py",
+        '_PLAINTEXT.sub("", part)',
+        "part",
+        (f"{UNIT}/test_options.py::test_names_are_case_insensitive_and_lists_are_split",),
+    ),
+    Mutant(
+        "an invalid address is not found among the options",
+        "pyspark_quorumlog/options.py",
+        "            parse_target(server)\n",
+        "            pass\n",
+        (f"{UNIT}/test_options.py::test_the_refusal_of_a_bad_read_option_names_the_option",),
+    ),
+    Mutant(
         "a pattern matches internal topics",
         LOOKUP,
         "not state.is_internal and pattern",

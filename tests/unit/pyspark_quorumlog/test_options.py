@@ -40,6 +40,8 @@ def test_names_are_case_insensitive_and_lists_are_split() -> None:
         {"BOOTSTRAP.SERVERS": " a:1 , b:2", "SUBSCRIBE": "y, x,y", "includeheaders": "TRUE"}, Query.BATCH
     )
     assert (options.bootstrap, options.topics, options.columns) == (("a:1", "b:2"), ("x", "y"), COLUMNS)
+    with_protocol = {**READ, "kafka.bootstrap.servers": "PLAINTEXT://a:1,[::1]:2"}
+    assert parse_read(with_protocol, Query.BATCH).bootstrap == ("a:1", "[::1]:2"), "Kafka's clients accept it as well"
     by_json = {"bootstrap.servers": "a:1", "assign": '{"t":[1,0]}', "startingOffsets": '{"t":{"0":5,"1":-2}}'}
     assigned = parse_read(by_json, Query.BATCH)
     assert assigned.assigned == (("t", 0), ("t", 1))
@@ -51,8 +53,14 @@ def test_names_are_case_insensitive_and_lists_are_split() -> None:
     [
         ({"subscribe": "t"}, "option bootstrap.servers is required"),
         ({**READ, "bootstrap.servers": "other:1"}, "option bootstrap.servers and kafka.bootstrap.servers differ"),
-        ({**READ, "kafka.bootstrap.servers": "h"}, "option bootstrap.servers contains 'h', which is not HOST:PORT"),
-        ({**READ, "kafka.bootstrap.servers": "h:99999"}, "contains 'h:99999'"),
+        (
+            {**READ, "kafka.bootstrap.servers": "h"},
+            "option bootstrap.servers contains an invalid address: 'h' is not HOST:PORT",
+        ),
+        ({**READ, "kafka.bootstrap.servers": "h:99999"}, "'h:99999': the port must be 0..65535"),
+        ({**READ, "kafka.bootstrap.servers": "h:1,::1:2"}, "'::1:2': an IPv6 address needs brackets, [::1]:2"),
+        ({**READ, "kafka.bootstrap.servers": "h:1;g:2"}, "option bootstrap.servers contains an invalid address"),
+        ({**READ, "kafka.bootstrap.servers": "SSL://h:1"}, "an invalid address: 'SSL://h:1' is not HOST:PORT"),
         ({"bootstrap.servers": "h:1"}, "none is given"),
         ({**READ, "assign": '{"t":[0]}'}, "assign and subscribe are given"),
         (
