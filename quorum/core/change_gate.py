@@ -106,8 +106,8 @@ class ChangeGate:
                 f"node {change.node_id} is a voter with another disk: {present.key}; {found} answers now",
                 self._other_disk_words(leader, present.key, now_ms),
             )
-        if (lag := self._measure(leader, work, found, now_ms)) is not None:
-            return lag if lag.error is not VoterChangeError.NONE else None
+        if not self._has_caught_up(leader, work, found, now_ms):
+            return self._too_slow(leader, work, found, now_ms)
         after = with_voter(current, voter)
         if present is None:
             return self._confirm(leader, work, self._voters(after), (after,), {found}, now_ms)
@@ -245,24 +245,28 @@ class ChangeGate:
             )
         return None
 
-    def _measure(self, leader: Leader, work: PendingChange, key: ReplicaKey, now_ms: int) -> Verdict | None:
-        """Return None once the new voter has caught up, else a verdict.  A verdict with the error NONE means: wait."""
-        state = self._state
+    def _has_caught_up(self, leader: Leader, work: PendingChange, key: ReplicaKey, now_ms: int) -> bool:
+        """Return whether the new voter has fetched up to the end of the log since the check began.
+
+        The first call begins the check.
+        """
         progress = leader.replicas.get(key)
         if work.measured_from is None:
             work.measured_from = Measured(now_ms, progress.fetches if progress is not None else 0)
             # A fetch that was parked before does not show that the newcomer is live now: make it fetch again.
             self._replication.answer_parked(leader, key)
-        from_ms, fetches = work.measured_from
-        if progress is not None and progress.caught_up_fetch > fetches:
-            work.expiry_ms = None
-            return None
+        return progress is not None and progress.caught_up_fetch > work.measured_from.fetches
+
+    def _too_slow(self, leader: Leader, work: PendingChange, key: ReplicaKey, now_ms: int) -> Verdict | None:
+        """Refuse a new voter that has not fetched for the fetch timeout; None to wait until it has caught up."""
+        assert work.measured_from is not None, f"{key} was not measured"
+        progress = leader.replicas.get(key)
         heard_ms = progress.last_fetch_ms if progress is not None else None
-        work.expiry_ms = max(from_ms, heard_ms or 0) + state.config.fetch_timeout_ms
-        if now_ms >= work.expiry_ms:
-            message = self._contacts.why_not_ready(leader, key, now_ms)
-            return Verdict(VoterChangeError.NOT_CAUGHT_UP, message, "wait until it has caught up, then try again")
-        return Verdict(VoterChangeError.NONE, "is catching up")
+        work.expiry_ms = max(work.measured_from.since_ms, heard_ms or 0) + self._state.config.fetch_timeout_ms
+        if now_ms < work.expiry_ms:
+            return None
+        message = self._contacts.why_not_ready(leader, key, now_ms)
+        return Verdict(VoterChangeError.NOT_CAUGHT_UP, message, "wait until it has caught up, then try again")
 
     def _confirm(
         self,
