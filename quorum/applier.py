@@ -26,7 +26,7 @@ class StateMachine(SnapshotMachine, Protocol):
     def apply(self, batch: Batch) -> None:
         """Apply a committed batch, data or control.  Batches arrive in order, each once per process."""
 
-    def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
+    def leadership(self, epoch: int, leader_id: int | None, is_leader: bool) -> None:
         """Note the leader, as far as this node knows it."""
 
 

@@ -434,7 +434,7 @@ class QuorumNode(Inquirer, NodeView):
         self._commit_waiters.fail(LeadershipLostError(f"{change.role.value} in epoch {change.epoch}: {change.reason}"))
         if change.role is not Role.RESIGNED:
             self._exchange.end_farewells()
-        self._machine.leadership(change.epoch, change.leader_id, change.leader_address, is_leader)
+        self._machine.leadership(change.epoch, change.leader_id, is_leader)
         self._notify_changed()
 
     # For the state machine's owner

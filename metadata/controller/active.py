@@ -193,7 +193,7 @@ class ActiveController:
 
     # From the replay
 
-    def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
+    def leadership(self, epoch: int, leader_id: int | None, is_leader: bool) -> None:
         """Note a change of the leader: stop being active, or become active if the log has been applied."""
         if self._leadership is not None and (not is_leader or epoch != self._leadership.epoch):
             self._deactivate(f"epoch {epoch}, leader {leader_id}")

@@ -43,7 +43,7 @@ class Controller(Protocol):
 
     def leader_change_applied(self, epoch: int) -> None: ...
 
-    def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None: ...
+    def leadership(self, epoch: int, leader_id: int | None, is_leader: bool) -> None: ...
 
 
 class MetadataReplay:
@@ -112,10 +112,10 @@ class MetadataReplay:
             subscriber(old, image, None, old.end_offset, image.end_offset, self.timestamp_ms)
         self._waiters.complete(self.image.end_offset)
 
-    def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
+    def leadership(self, epoch: int, leader_id: int | None, is_leader: bool) -> None:
         """Pass on a change of the leader."""
         if self._controller is not None:
-            self._controller.leadership(epoch, leader_id, leader_address, is_leader)
+            self._controller.leadership(epoch, leader_id, is_leader)
 
     async def wait_for(self, offset: int) -> None:
         """Wait until everything below `offset` is applied on this node.  The caller sets the deadline."""

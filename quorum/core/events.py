@@ -334,7 +334,6 @@ class RoleChanged(msgspec.Struct, frozen=True):
     role: Role
     epoch: int
     leader_id: int | None
-    leader_address: str | None
     reason: str
 
 

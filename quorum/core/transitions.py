@@ -93,15 +93,8 @@ class Transitions:
         if isinstance(before, Leader):
             for parked in before.parked.values():
                 state.answer(parked.call, FetchReply(ErrorCode.NOT_LEADER, state.known))
-        state.effects.append(
-            RoleChanged(
-                role.role,
-                state.epoch,
-                leader.node_id if leader is not None else None,
-                leader.address if leader is not None else None,
-                reason,
-            )
-        )
+        leader_id = leader.node_id if leader is not None else None
+        state.effects.append(RoleChanged(role.role, state.epoch, leader_id, reason))
         if isinstance(before, Leader):
             refuse_reads(state, before, f"no longer leads: {reason}")
         self._leaders.observe(now_ms, reason)

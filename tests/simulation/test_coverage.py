@@ -10,7 +10,7 @@ from simulation.quorum.coverage import ROWS, TRANSITIONS, describe, row_of
 
 
 def changed(role: Role, reason: str) -> RoleChanged:
-    return RoleChanged(role, 3, None, None, reason)
+    return RoleChanged(role, 3, None, reason)
 
 
 @pytest.mark.parametrize(

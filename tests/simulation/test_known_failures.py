@@ -136,9 +136,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[MetadataReplay, int, int
     heard: list[tuple[MetadataReplay, int, int | None, bool]] = []
     plain = MetadataReplay.leadership
 
-    def listen(machine: MetadataReplay, epoch: int, leader_id: int | None, address: str | None, ours: bool) -> None:
+    def listen(machine: MetadataReplay, epoch: int, leader_id: int | None, ours: bool) -> None:
         heard.append((machine, epoch, leader_id, ours))
-        plain(machine, epoch, leader_id, address, ours)
+        plain(machine, epoch, leader_id, ours)
 
     monkeypatch.setattr(MetadataReplay, "leadership", listen)
     return heard

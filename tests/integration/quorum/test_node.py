@@ -38,7 +38,7 @@ class Machine(MachineWithoutSnapshots):
         self.batches.append(batch)
         self._tell()
 
-    def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
+    def leadership(self, epoch: int, leader_id: int | None, is_leader: bool) -> None:
         self.leaders.append((epoch, leader_id, is_leader))
         self._tell()
 

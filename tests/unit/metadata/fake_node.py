@@ -146,7 +146,7 @@ class FakeNode:
         self.leading, self.leader_id, self.leader_address = True, self.node_id, "here:1"
         key = ReplicaKey(self.node_id, UUID(int=self.node_id))
         self.append_control(LeaderChange(key, (key,), (key,)))
-        self.machine.leadership(self.epoch, self.node_id, "here:1", True)
+        self.machine.leadership(self.epoch, self.node_id, True)
         if commit:
             self.commit()
 
@@ -161,7 +161,7 @@ class FakeNode:
         for _, future in waiters:
             if not future.done():
                 future.set_exception(LeadershipLostError())
-        self.machine.leadership(self.epoch, leader_id, address, False)
+        self.machine.leadership(self.epoch, leader_id, False)
 
 
 class FakeTransport:

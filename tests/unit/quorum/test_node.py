@@ -109,7 +109,7 @@ class Machine(MachineWithoutSnapshots):
     def apply(self, batch: Batch) -> None:
         self.batches.append(batch)
 
-    def leadership(self, epoch: int, leader_id: int | None, leader_address: str | None, is_leader: bool) -> None:
+    def leadership(self, epoch: int, leader_id: int | None, is_leader: bool) -> None:
         if is_leader:
             self.led.set()
 
