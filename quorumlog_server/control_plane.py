@@ -233,15 +233,7 @@ class ControlPlane:
             spaces=self.space.latest(),
         )
 
-    def _on_batch(
-        self,
-        old: ClusterImage,
-        new: ClusterImage,
-        records: Sequence[Record] | None,
-        base_offset: int,
-        end_offset: int,
-        timestamp_ms: int,
-    ) -> None:
+    def _on_batch(self, old: ClusterImage, new: ClusterImage, records: Sequence[Record] | None) -> None:
         if new.preferred_controllers != old.preferred_controllers:
             self.node.prefer(new.preferred_controllers)
         if new.configs is not old.configs:

@@ -176,15 +176,7 @@ class GroupCoordinators:
         await self._creation.close()
         await self.shell.close()
 
-    def on_batch(
-        self,
-        old: ClusterImage,
-        new: ClusterImage,
-        records: Sequence[Record] | None,
-        base_offset: int,
-        end_offset: int,
-        timestamp_ms: int,
-    ) -> None:
+    def on_batch(self, old: ClusterImage, new: ClusterImage, records: Sequence[Record] | None) -> None:
         """Report changed limits and topics to the machines; subscribed to `MetadataReplay`."""
         if old.configs is not new.configs and (limits := group_limits(new)) != self._group_limits:
             self._group_limits = limits

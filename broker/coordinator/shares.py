@@ -153,15 +153,7 @@ class ShareGroups:
         await self.letters.close()
         await self.states.close()
 
-    def on_batch(
-        self,
-        old: ClusterImage,
-        new: ClusterImage,
-        records: Sequence[Record] | None,
-        base_offset: int,
-        end_offset: int,
-        timestamp_ms: int,
-    ) -> None:
+    def on_batch(self, old: ClusterImage, new: ClusterImage, records: Sequence[Record] | None) -> None:
         """Follow changes of configs and of dead-letter topics; subscribed to `MetadataReplay`."""
         if old.configs is not new.configs or old.group_configs is not new.group_configs:
             self._configure(new)

@@ -137,15 +137,7 @@ class TransactionCoordinators:
         await self._links.close()
         await self._marker_links.close()
 
-    def on_batch(
-        self,
-        old: ClusterImage,
-        new: ClusterImage,
-        records: Sequence[Record] | None,
-        base_offset: int,
-        end_offset: int,
-        timestamp_ms: int,
-    ) -> None:
+    def on_batch(self, old: ClusterImage, new: ClusterImage, records: Sequence[Record] | None) -> None:
         """Report changed limits to the machines; subscribed to `MetadataReplay`."""
         if old.configs is not new.configs and (limits := transaction_limits(new)) != self._transaction_limits:
             self._transaction_limits = limits

@@ -97,23 +97,15 @@ class ImageFollower:
 
     # -- the replay
 
-    def on_batch(
-        self,
-        old: ClusterImage,
-        new: ClusterImage,
-        records: Sequence[Record] | None,
-        base_offset: int,
-        end_offset: int,
-        timestamp_ms: int,
-    ) -> None:
+    def on_batch(self, old: ClusterImage, new: ClusterImage, records: Sequence[Record] | None) -> None:
         """Note a committed batch; `MetadataReplay` calls this.  records: None if a snapshot replaced the batches."""
         # Fencing and registrations take effect now, even while other changes wait to be applied.
         self._cluster.newest = new
-        self._progress.received_offset = end_offset
+        self._progress.received_offset = new.end_offset
         if records:
-            self._applied.received(end_offset)
+            self._applied.received(new.end_offset)
         elif records is None:
-            self._applied.begin(end_offset)
+            self._applied.begin(new.end_offset)
         if self._active:
             if records is None:
                 self._note_everything(old, new)

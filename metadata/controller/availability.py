@@ -128,15 +128,7 @@ class Availability:
 
     # Events
 
-    def _on_batch(
-        self,
-        old: ClusterImage,
-        new: ClusterImage,
-        records: Sequence[Record] | None,
-        base_offset: int,
-        end_offset: int,
-        timestamp_ms: int,
-    ) -> None:
+    def _on_batch(self, old: ClusterImage, new: ClusterImage, records: Sequence[Record] | None) -> None:
         if not self._following:
             self._begin(new)
         elif records is None or _cluster_default(old) != _cluster_default(new):

@@ -19,9 +19,9 @@ from metadata.snapshot import ImageLoader, chunks
 from quorum.core.types import Batch, LeaderChange
 from quorum.waiters import OffsetWaiters
 
-Subscriber = Callable[[ClusterImage, ClusterImage, Sequence[Record] | None, int, int, int], None]
-"""callback(old, new, records, base_offset, end_offset, timestamp_ms).  `records` is empty for a control batch, and None
-if a snapshot replaced the batches between `old` and `new`, so that anything may have changed."""
+Subscriber = Callable[[ClusterImage, ClusterImage, Sequence[Record] | None], None]
+"""callback(old, new, records).  `records` is empty for a control batch, and None if a snapshot replaced the batches
+between `old` and `new`, so that anything may have changed."""
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class MetadataReplay:
         assert self.image.end_offset == batch.end_offset, f"{self.image.end_offset} is not {batch.end_offset}"
         self.timestamp_ms = batch.timestamp_ms
         for subscriber in tuple(self._subscribers):
-            subscriber(old, self.image, records, batch.base_offset, batch.end_offset, batch.timestamp_ms)
+            subscriber(old, self.image, records)
         self._waiters.complete(self.image.end_offset)
         if isinstance(batch.control, LeaderChange) and self._controller is not None:
             self._controller.leader_change_applied(batch.epoch)
@@ -109,7 +109,7 @@ class MetadataReplay:
         assert image.end_offset >= old.end_offset, f"snapshot at {image.end_offset} after {old.end_offset}"
         self.image = image
         for subscriber in tuple(self._subscribers):
-            subscriber(old, image, None, old.end_offset, image.end_offset, self.timestamp_ms)
+            subscriber(old, image, None)
         self._waiters.complete(self.image.end_offset)
 
     def leadership(self, epoch: int, leader_id: int | None, is_leader: bool) -> None:

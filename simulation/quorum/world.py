@@ -277,7 +277,7 @@ class QuorumWorld:
         transport = SimulatedTransport(self.network, host.address)
         replay = Replay()
         replay.watch = self.watch
-        replay.subscribe(lambda old, new, *_: self._prefer(node, old, new))
+        replay.subscribe(lambda old, new, _: self._prefer(node, old, new))
         policy = SHORT if self.plan.snapshots else None
         node = QuorumNode(host.config, host.disk.store(), transport, replay, sources, policy)
         controller = ActiveController(node, replay, sources.uuid4)

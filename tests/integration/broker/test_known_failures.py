@@ -209,7 +209,7 @@ async def test_k13790_applying_the_metadata_again_changes_nothing(cluster: Clust
     image = cluster.controller.image
     for broker in cluster.brokers.values():
         for _ in range(3):
-            broker.role.follower.on_batch(image, image, None, image.end_offset, image.end_offset, 0)
+            broker.role.follower.on_batch(image, image, None)
             await broker.role.wait_applied(image.end_offset)
     await cluster.until(lambda: not any(b.role.progress.pending_changes for b in cluster.brokers.values()), "done")
     assert hosted.leader is role

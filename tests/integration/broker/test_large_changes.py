@@ -58,7 +58,7 @@ def alter(cluster: Cluster, key: str, value: str) -> None:
 def reload(cluster: Cluster) -> None:
     """As after the snapshot of an absence."""
     image = cluster.controller.image
-    cluster[1].role.follower.on_batch(image, image, None, image.end_offset, image.end_offset, 0)
+    cluster[1].role.follower.on_batch(image, image, None)
 
 
 async def test_changes_of_many_partitions_let_other_tasks_run_between_partitions(

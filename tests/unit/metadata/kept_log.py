@@ -28,9 +28,9 @@ class KeptLog:
         self.timestamps: dict[int, int] = {}
         plane.replay.subscribe(self._remember)
 
-    def _remember(self, old: ClusterImage, new: ClusterImage, records: Any, base: int, end: int, at: int) -> None:
-        self.images[end] = new
-        self.timestamps[end] = at
+    def _remember(self, old: ClusterImage, new: ClusterImage, records: Any) -> None:
+        self.images[new.end_offset] = new
+        self.timestamps[new.end_offset] = self._plane.replay.timestamp_ms
 
     @property
     def high_watermark(self) -> int:

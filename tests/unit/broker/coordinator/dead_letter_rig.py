@@ -133,7 +133,7 @@ class Place:
         change()
         new = self.rig.cluster.image
         assert new is not old, "nothing has changed"
-        self.shares.on_batch(old, new, None, old.end_offset, new.end_offset, 0)
+        self.shares.on_batch(old, new, None)
         await self.rig.learn()
 
     async def create_letters(self, *rows: tuple[int, ...], admits: bool = True, **configs: str) -> None:

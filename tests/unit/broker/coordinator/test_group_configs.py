@@ -72,7 +72,7 @@ class Place:
         [answer] = self.rig.cluster.execute(lambda image, again: alter_configs(image, changes))
         assert answer.outcome.ok, answer.outcome.message
         new = self.rig.cluster.image
-        self.shares.on_batch(old, new, None, old.end_offset, new.end_offset, 0)
+        self.shares.on_batch(old, new, None)
         await self.rig.learn()
 
     async def write(self, *ages_ms: int) -> None:

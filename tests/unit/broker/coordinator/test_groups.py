@@ -49,7 +49,7 @@ class Bench:
         old = self.rig.cluster.image
         self.rig.cluster.apply(records)
         new = self.rig.cluster.image
-        self.groups.on_batch(old, new, records, old.end_offset, new.end_offset, 0)
+        self.groups.on_batch(old, new, records)
         await self.rig.learn()
 
     async def create(self, topic: str, partitions: int = 1) -> None:
@@ -132,7 +132,7 @@ async def test_the_offsets_of_a_topic_that_is_missing_from_a_snapshot_are_delete
     await bench.commit(*ALL)
     old = bench.rig.cluster.image
     bench.rig.cluster.apply(delete_topics(old, ["u"], []).records)
-    bench.groups.on_batch(old, bench.rig.cluster.image, None, 0, 0, 0)
+    bench.groups.on_batch(old, bench.rig.cluster.image, None)
     assert await bench.committed() == {("t", 0): 5, ("t", 1): 6}
 
 
@@ -167,7 +167,7 @@ async def test_removing_a_partition_keeps_the_offsets_of_the_remaining_partition
     old = bench.rig.cluster.image
     decision = remove_partitions(old, "t", 1, bench.rig.cluster.new_id)
     await bench.apply(decision.records)
-    bench.groups.on_batch(old, bench.rig.cluster.image, None, 0, 0, 0)
+    bench.groups.on_batch(old, bench.rig.cluster.image, None)
     assert (await bench.committed())["t", 0] == 5
 
 
@@ -180,7 +180,7 @@ async def test_the_offsets_of_a_removed_partition_are_deleted(bench: Bench, is_s
     if is_snapshot:
         bench.rig.cluster.apply(records)
         await bench.rig.learn()
-        bench.groups.on_batch(old, bench.rig.cluster.image, None, 0, 0, 0)
+        bench.groups.on_batch(old, bench.rig.cluster.image, None)
     else:
         await bench.apply(records)
     machine = next(iter(bench.groups.shell)).machine

@@ -120,7 +120,7 @@ class Rig:
         follower = self.role.follower
         records = tuple(self.cluster.log[-(self._known.end_offset - old.end_offset) :])
         if self._known.end_offset > old.end_offset:
-            follower.on_batch(old, self._known, records, old.end_offset, self._known.end_offset, 0)
+            follower.on_batch(old, self._known, records)
         if not follower._active:
             follower._active = True
             await follower._touch_everything()

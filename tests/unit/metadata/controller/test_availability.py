@@ -44,14 +44,14 @@ class Followed(Cluster):
         before = self.image
         super().apply(records)
         for tell in self.subscribers:
-            tell(before, self.image, tuple(records), before.end_offset, self.image.end_offset, 0)
+            tell(before, self.image, tuple(records))
 
     def snapshot(self, records: Sequence[Record]) -> None:
         """Apply records that arrive as a snapshot."""
         before = self.image
         super().apply(records)
         for tell in self.subscribers:
-            tell(before, self.image, None, before.end_offset, self.image.end_offset, 0)
+            tell(before, self.image, None)
 
     def subscribe(self, tell: Subscriber) -> None:
         self.subscribers.append(tell)
