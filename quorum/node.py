@@ -65,7 +65,7 @@ from quorum.core.roles import Leader
 from quorum.core.types import Batch, Role
 from quorum.exchange import Exchange
 from quorum.log_disk import LogDisk
-from quorum.node_metrics import NodeMeter, NodeMetrics
+from quorum.node_metrics import NodeMeter
 from quorum.node_view import NodeView
 from quorum.ports import (
     CannotAppendNowError,
@@ -546,26 +546,6 @@ class QuorumNode(Inquirer, NodeView):
             self._caught_up_at = now
         return self._caught_up_at is not None and now - self._caught_up_at <= self._config.fetch_timeout_ms / 1000
 
-    def metrics(self) -> NodeMetrics:
-        """Return the figures of this moment, for metrics."""
-        core = self.core
-        return NodeMetrics(
-            epoch=core.epoch,
-            leader_id=self.leader_id,
-            role=self.role.value,
-            is_leader=self.role is Role.LEADER,
-            high_watermark=self._high_watermark,
-            log_end_offset=core.log.end,
-            applied_offset=self.applied_offset,
-            commit_latency_s=self.meter.commit_s,
-            fsync_s=self.meter.fsync_s,
-            appends=self.meter.appends,
-            fsyncs=self.meter.fsyncs,
-            role_changes=self.meter.role_changes,
-            failed_requests=self._exchange.failed_requests,
-            requests_in_progress=self._exchange.requests_in_progress,
-        )
-
     @property
     def _is_ending(self) -> bool:
         return self._stopping or self._failure is not None
@@ -599,3 +579,13 @@ class QuorumNode(Inquirer, NodeView):
     def high_watermark(self) -> int:
         """Return the end offset of the records that this node knows to be committed."""
         return self._high_watermark
+
+    @property
+    def failed_requests(self) -> int:
+        """Return the number of requests of this node that got no reply, since its start."""
+        return self._exchange.failed_requests
+
+    @property
+    def requests_in_progress(self) -> int:
+        """Return the number of requests to this node that are not answered yet."""
+        return self._exchange.requests_in_progress

@@ -1,12 +1,10 @@
-"""The figures of a quorum node that metrics report, and the measurement of its durations."""
+"""Measurements of a quorum node, for metrics."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-
-import msgspec
 
 from quorumlog.runtime.clock import now_ms
 
@@ -16,36 +14,17 @@ FSYNC_RECENT_MS = 600_000
 the current state of the disk."""
 
 
-class NodeMetrics(msgspec.Struct, frozen=True):
-    """The figures at one moment.  Counters count since the start; durations are the latest values (None: none yet)."""
-
-    epoch: int
-    leader_id: int | None
-    role: str
-    is_leader: bool
-    high_watermark: int
-    log_end_offset: int
-    applied_offset: int
-    commit_latency_s: float | None
-    fsync_s: float | None
-    appends: int
-    fsyncs: int
-    role_changes: int
-    failed_requests: int
-    requests_in_progress: int
-
-
 class NodeMeter:
     """Measures the commits and the store's transactions of one node, and counts them and the changes of role.
 
     `on_commit` and `on_fsync` are called with durations in seconds, for histograms.
+    commit_s: the duration of the latest commit; None before the first one.
     """
 
     def __init__(self) -> None:
         self.on_commit: Callable[[float], None] = _ignore
         self.on_fsync: Callable[[float], None] = _ignore
         self.commit_s: float | None = None
-        self.fsync_s: float | None = None
         self.appends = self.fsyncs = self.role_changes = 0
         self._appended_at: deque[tuple[int, float]] = deque()  # (end offset, when), not committed yet
         self._latest_fsyncs: deque[tuple[int, float]] = deque(maxlen=FSYNCS_KEPT)  # (when, how long)
@@ -69,7 +48,6 @@ class NodeMeter:
 
     def fsynced(self, seconds: float) -> None:
         """Note the duration of a transaction of the store."""
-        self.fsync_s = seconds
         self._latest_fsyncs.append((now_ms(), seconds))
         self.fsyncs += 1
         self.on_fsync(seconds)

@@ -317,7 +317,7 @@ class ControlPlane:
 
     def register_metrics(self, metrics: Metrics) -> None:
         """Register this plane's metrics.  Call it once, inside `async with`."""
-        node = self.node
+        node, meter = self.node, self.node.meter
         metrics.gauge("quorum_epoch", "Epoch of the metadata quorum.", lambda: node.epoch)
         metrics.gauge("quorum_leader_id", "Node id of the leader; absent when none is known.", lambda: node.leader_id)
         metrics.gauge("quorum_is_leader", "Whether this node leads.", lambda: node.role is Role.LEADER)
@@ -330,7 +330,7 @@ class ControlPlane:
         metrics.gauge(
             "quorum_requests_in_progress",
             "Requests to this node that are not answered yet.",
-            lambda: node.metrics().requests_in_progress,
+            lambda: node.requests_in_progress,
         )
         metrics.gauge(
             "controller_is_active",
@@ -346,10 +346,10 @@ class ControlPlane:
             "answer",
             lambda: self.controller.probes,
         )
-        metrics.counter("quorum_appends", "Batches appended as leader.", lambda: node.metrics().appends)
-        metrics.counter("quorum_fsyncs", "Transactions of the quorum store.", lambda: node.metrics().fsyncs)
-        metrics.counter("quorum_role_changes", "Changes of role or leader.", lambda: node.metrics().role_changes)
-        metrics.counter("quorum_failed_requests", "Requests without an answer.", lambda: node.metrics().failed_requests)
+        metrics.counter("quorum_appends", "Batches appended as leader.", lambda: meter.appends)
+        metrics.counter("quorum_fsyncs", "Transactions of the quorum store.", lambda: meter.fsyncs)
+        metrics.counter("quorum_role_changes", "Changes of role or leader.", lambda: meter.role_changes)
+        metrics.counter("quorum_failed_requests", "Requests without an answer.", lambda: node.failed_requests)
         metrics.gauges(
             "directory_free_bytes",
             "Free on the file system of a data directory or the quorum directory.",
@@ -370,7 +370,6 @@ class ControlPlane:
         )
         availability = Availability(self.replay, lambda: self.controller.active and not node.paused, node.is_caught_up)
         register_availability(metrics, availability)
-        meter = node.meter
         meter.on_commit = metrics.histogram("quorum_commit_seconds", "From append to commit.").observe
         meter.on_fsync = metrics.histogram("quorum_fsync_seconds", "One transaction of the quorum store.").observe
 
