@@ -1,4 +1,4 @@
-"""Functions of voter sets: the next step of a change of the voters, and the refusal of a change.
+"""Functions for changes of the voters: voter sets, the next step, and the report of the outcome.
 
 The leader works towards a target one voter at a time.  It adds voters before it removes others, so that the cluster
 never has less redundancy than at the beginning or at the end.  At most one voter is added beyond the larger of the
@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from quorum.core.events import AddVoter, RemoveVoter, UpdateVoter, VoterChangeError
+from quorum.core.events import AddVoter, RemoveVoter, UpdateVoter, VoterChangeError, VoterChangeResult, VotersChanged
+from quorum.core.roles import Leader
+from quorum.core.state import CoreState
 from quorum.core.types import ReplicaKey, Voter, VoterSet
 
 VOTERS_MAX = 64
@@ -86,3 +88,26 @@ def next_change(
         if voter not in current.voters:
             return UpdateVoter(voter.key, voter.address)
     return None
+
+
+def report_change(state: CoreState, call: int, verdict: Verdict, *, changed: bool = False, offset: int = 0) -> None:
+    """Report the end of a requested change to the shell."""
+    voters, target = state.history.current, state.history.target
+    state.effects.append(VotersChanged(call, VoterChangeResult(*verdict, changed, offset, voters, target)))
+
+
+def fail_change(state: CoreState, leader: Leader, reason: str) -> None:
+    """Report to the requester of a change that this leader lost its role before the change was done."""
+    work, leader.change = leader.change, None
+    if work is None or work.call is None:
+        return
+    if work.end is None:
+        message, advice = f"no longer leads: {reason}; nothing was changed", "ask the new leader"
+        lost = Verdict(VoterChangeError.NOT_LEADER, message, advice)
+    elif work.sets_target:
+        message = f"no longer leads: {reason}; the next leader continues if the target was committed"
+        lost = Verdict(VoterChangeError.OUTCOME_UNKNOWN, message)
+    else:
+        message = f"no longer leads: {reason}; the change may still be committed"
+        lost = Verdict(VoterChangeError.OUTCOME_UNKNOWN, message)
+    report_change(state, work.call, lost, offset=work.end or 0)

@@ -21,7 +21,7 @@ Instead, a part leaves a decision in the state or returns it, and `RaftCore` pas
     Downloads       snapshots received by a follower                             Timeouts
     Replication     proposals, fetches served, the high watermark                Snapshots, Contacts
     Following       fetches sent by a follower                                   Downloads, Timeouts
-    Reads           current reads, confirmed by the voters                       Contacts
+    ReadIndex       current reads, confirmed by the voters                       Contacts
     Handovers       transfer of leadership, preferred leaders                    Elections, LeaderHistory, Contacts
     ChangeGate      the outcome of a change of the voters                        Replication, Contacts
     Membership      changes of the voters, one at a time, and towards a target   ChangeGate, Contacts, Timeouts
@@ -40,7 +40,7 @@ from typing import assert_never
 
 from quorum.core.addresses import VoterAddresses
 from quorum.core.change_gate import ChangeGate
-from quorum.core.changes import Verdict
+from quorum.core.changes import Verdict, report_change
 from quorum.core.config import RaftConfig
 from quorum.core.contacts import Contacts
 from quorum.core.downloads import Downloads
@@ -79,7 +79,7 @@ from quorum.core.founding import Founding
 from quorum.core.handover import Handovers
 from quorum.core.leader_history import LeaderHistory
 from quorum.core.log_index import LogIndex
-from quorum.core.membership import Membership, report_change
+from quorum.core.membership import Membership
 from quorum.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,

@@ -13,7 +13,7 @@ counting itself.  Then it resigns, and the first of its successors immediately b
 from __future__ import annotations
 
 from quorum.core.change_gate import PROBES_MAX, ChangeGate
-from quorum.core.changes import Verdict, names, next_change
+from quorum.core.changes import Verdict, names, next_change, report_change
 from quorum.core.contacts import Contacts
 from quorum.core.events import (
     AddVoter,
@@ -306,26 +306,3 @@ class Membership:
         if leader.step is None and leader.step_due_ms is not None and leader.step_due_ms > now_ms:
             times.append(leader.step_due_ms)
         return times
-
-
-def report_change(state: CoreState, call: int, verdict: Verdict, *, changed: bool = False, offset: int = 0) -> None:
-    """Report the end of a requested change to the shell."""
-    voters, target = state.history.current, state.history.target
-    state.effects.append(VotersChanged(call, VoterChangeResult(*verdict, changed, offset, voters, target)))
-
-
-def fail_change(state: CoreState, leader: Leader, reason: str) -> None:
-    """Report to the requester of a change that this leader lost its role before the change was done."""
-    work, leader.change = leader.change, None
-    if work is None or work.call is None:
-        return
-    if work.end is None:
-        message, advice = f"no longer leads: {reason}; nothing was changed", "ask the new leader"
-        lost = Verdict(VoterChangeError.NOT_LEADER, message, advice)
-    elif work.sets_target:
-        message = f"no longer leads: {reason}; the next leader continues if the target was committed"
-        lost = Verdict(VoterChangeError.OUTCOME_UNKNOWN, message)
-    else:
-        message = f"no longer leads: {reason}; the change may still be committed"
-        lost = Verdict(VoterChangeError.OUTCOME_UNKNOWN, message)
-    report_change(state, work.call, lost, offset=work.end or 0)

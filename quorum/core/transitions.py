@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from quorum.core.changes import fail_change
 from quorum.core.events import Peer, RoleChanged
 from quorum.core.leader_history import LeaderHistory
-from quorum.core.membership import fail_change
 from quorum.core.messages import ErrorCode, FetchReply
 from quorum.core.reads import refuse_reads
 from quorum.core.roles import (
