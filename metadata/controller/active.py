@@ -59,8 +59,8 @@ from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.errors import ApiError
 
 T = TypeVar("T")
-Decide = Callable[[ClusterImage, bool], Decision[T]]
-"""(pending, whether this request has been decided before) → decision."""
+Decide = Callable[[ClusterImage], Decision[T]]
+"""(pending) → decision.  It is called once for each batch, until `Decision.more` is false."""
 
 logger = get_logger("controller")
 
@@ -270,13 +270,11 @@ class ActiveController:
         appended = False
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                again = False
                 while True:
                     if self._leadership is not leadership:
                         raise LeadershipLostError
-                    decision = self._step(leadership, decide, again)
+                    decision = self._step(leadership, decide)
                     appended = appended or bool(decision.records)
-                    again = True
                     if not decision.more:
                         break
                     await asyncio.sleep(0)  # let heartbeats and elections run between batches
@@ -292,7 +290,7 @@ class ActiveController:
         except BatchTooLargeError:
             return PARTLY_TOO_LARGE if appended else TOO_LARGE
 
-    def _step(self, leadership: _Leadership, decide: Decide[T], again: bool) -> Decision[T]:
+    def _step(self, leadership: _Leadership, decide: Decide[T]) -> Decision[T]:
         """Make one decision and append its batch.
 
         Raises:
@@ -301,7 +299,7 @@ class ActiveController:
         try:
             if self._node.log_end_offset > leadership.pending.end_offset:  # control records have taken offsets
                 leadership.pending = leadership.pending.advance(self._node.log_end_offset, leadership.epoch)
-            decision = decide(leadership.pending, again)
+            decision = decide(leadership.pending)
             if decision.records:
                 self._append(leadership, decision.records)
             return decision
@@ -351,7 +349,7 @@ class ActiveController:
         """Return an image with everything that was answered or decided before this call."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        ended = await self.execute(lambda image, again: Decision(image.end_offset), timeout_ms)
+        ended = await self.execute(lambda image: Decision(image.end_offset), timeout_ms)
         if isinstance(ended, Outcome):
             return ended
         try:
@@ -367,11 +365,14 @@ class ActiveController:
         self, request: RegisterBroker, early_topics: frozenset[UUID], timeout_ms: float
     ) -> Registered | Outcome:
         """Register a broker; it starts fenced.  early_topics: see `brokers.register`."""
+        is_first = True
 
-        def decide(image: ClusterImage, again: bool) -> Decision[Registered]:
+        def decide(image: ClusterImage) -> Decision[Registered]:
+            nonlocal is_first
             assert self._leadership is not None, "deciding while not active"
             now = asyncio.get_running_loop().time()
-            live = not again and self._leadership.fencing.sessions.live(request.broker_id, now)
+            live = is_first and self._leadership.fencing.sessions.live(request.broker_id, now)
+            is_first = False
             decision = brokers.register(image, request, early_topics, session_live=live)
             if decision.records and not decision.more:
                 epoch = decision.reply.broker_epoch
@@ -398,14 +399,14 @@ class ActiveController:
             if leadership.refusals is not None and not broker.fenced and broker.broker_id != self._node.node_id:
                 leadership.refusals.heard(broker, session)
 
-        def decide(image: ClusterImage, again: bool) -> Decision[HeartbeatAnswer]:
+        def decide(image: ClusterImage, *, again: bool) -> Decision[HeartbeatAnswer]:
             applied = (
                 leadership.fencing.sessions.others_applied(image, request.broker_id) if request.want_shutdown else 0
             )
             return brokers.heartbeat(image, request, others_applied=applied, again=again)
 
         try:
-            first = self._step(leadership, decide, False)
+            first = self._step(leadership, partial(decide, again=False))
         except (NotLeaderError, CannotAppendNowError):
             return NOT_CONTROLLER
         except BatchTooLargeError:
@@ -418,7 +419,7 @@ class ActiveController:
             logger.info("broker changed by its heartbeat", broker_id=request.broker_id, records=len(first.records))
         answer: HeartbeatAnswer | Outcome = OUTCOME_UNKNOWN
         try:
-            answer = await self.execute(lambda image, again: decide(image, True), timeout_ms)
+            answer = await self.execute(partial(decide, again=True), timeout_ms)
         finally:
             if first.records and isinstance(answer, Outcome):
                 # The broker may be unfenced, but not yet lead all partitions that it could lead.  Its next heartbeat
@@ -442,10 +443,10 @@ class ActiveController:
         """
         if self._leadership is not leadership:
             raise NotLeaderError("this leadership has ended")
-        return self._step(leadership, decide, False)
+        return self._step(leadership, decide)
 
     def _elect_step(self, leadership: _Leadership) -> float | None:
-        decision = self._background(leadership, lambda image, again: brokers.elect_leaderless(image))
+        decision = self._background(leadership, brokers.elect_leaderless)
         if decision.records:
             logger.info("leaders elected", partitions=len(decision.records))
         if decision.more:
@@ -460,7 +461,7 @@ class ActiveController:
             leadership.progress.wake()
 
     def _progress_step(self, leadership: _Leadership) -> float | None:
-        decision = self._background(leadership, lambda image, again: reassign.progress(image))
+        decision = self._background(leadership, reassign.progress)
         if decision.records:
             logger.info("reassignments completed", partitions=decision.reply)
         return NEXT_TURN if decision.more and leadership.pending.reassigning_count else None
@@ -471,6 +472,6 @@ class ActiveController:
         forget_after_s = self._settings.forget_after_ms / 1000
         leadership.gone_since = {name: leadership.gone_since.get(name, now) for name in gone_names(leadership.pending)}
         due = [name for name, since in leadership.gone_since.items() if now - since >= forget_after_s]
-        if due and self._background(leadership, lambda image, again: forget_topics(image, due)).more:
+        if due and self._background(leadership, lambda image: forget_topics(image, due)).more:
             return NEXT_TURN
         return forget_after_s / 8

@@ -23,7 +23,7 @@ async def add_partitions(
         for topic in request.topics
     ]
 
-    def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[Resized, ...], int]]:
+    def decide(image: ClusterImage) -> Decision[tuple[tuple[Resized, ...], int]]:
         return with_end(
             image, partitions_count.add_partitions(image, wanted, validate_only=request.header.validate_only)
         )
@@ -38,7 +38,7 @@ async def add_partitions(
 async def remove_partitions(
     controller: ActiveController, request: pb.RemovePartitionsRequest, timeout_ms: float
 ) -> pb.RemovePartitionsReply | Outcome:
-    def decide(image: ClusterImage, again: bool) -> Decision[tuple[Resized, int]]:
+    def decide(image: ClusterImage) -> Decision[tuple[Resized, int]]:
         return with_end(
             image,
             partitions_count.remove_partitions(
@@ -66,7 +66,7 @@ def _resized(topic: Resized) -> pb.ChangedTopic:
 async def unregister_broker(
     controller: ActiveController, request: pb.UnregisterBrokerRequest, timeout_ms: float
 ) -> pb.UnregisterBrokerReply | Outcome:
-    def decide(image: ClusterImage, again: bool) -> Decision[tuple[Unregistered, int]]:
+    def decide(image: ClusterImage) -> Decision[tuple[Unregistered, int]]:
         return with_end(image, unregister(image, request.broker_id, validate_only=request.header.validate_only))
 
     answer = await controller.execute(decide, timeout_ms)

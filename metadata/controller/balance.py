@@ -25,7 +25,7 @@ LOOK_MAX = 20_000
 ENABLE = "auto.leader.rebalance.enable"
 INTERVAL_MS = "leader.rebalance.interval.ms"
 
-Decide = Callable[[Callable[[ClusterImage, bool], Decision[Any]]], Decision[Any]]
+Decide = Callable[[Callable[[ClusterImage], Decision[Any]]], Decision[Any]]
 """Decides on the pending image and appends.  Raises the exceptions that a `background.Job` handles."""
 
 logger = get_logger("controller")
@@ -58,7 +58,7 @@ class LeaderBalance:
             self._job.reset(_interval_s(after))
 
     def _look(self, at: Callable[[ClusterImage], Any]) -> Any:
-        return self._decide(lambda image, again: Decision(at(image))).reply
+        return self._decide(lambda image: Decision(at(image))).reply
 
     def _wait_s(self) -> float:
         wait_s: float = self._look(_interval_s)
@@ -78,7 +78,7 @@ class LeaderBalance:
             self._round = None
             return self._wait_s()
         end = self._look(lambda image: _end_of_turn(image, this.topic_ids, this.position))
-        found = self._decide(lambda image, again: balance(image, this.topic_ids[this.position : end]))
+        found = self._decide(lambda image: balance(image, this.topic_ids[this.position : end]))
         this.moved += len(found.records)
         if not found.more:
             this.position = end

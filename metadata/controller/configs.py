@@ -40,7 +40,7 @@ async def alter_configs(
         {value for each in wanted for key, value in each.values if key == COMPRESSION_TYPE}
     )
 
-    def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[Altered, ...], int]]:
+    def decide(image: ClusterImage) -> Decision[tuple[tuple[Altered, ...], int]]:
         decision = configs.alter_configs(
             image, wanted, validate_only=request.header.validate_only, unavailable=unavailable
         )

@@ -33,7 +33,7 @@ async def elect_leaders(
 
     changed = False
 
-    def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[Election, ...], int]]:
+    def decide(image: ClusterImage) -> Decision[tuple[tuple[Election, ...], int]]:
         nonlocal changed
         decision = decide_elections(image, policy, named, validate_only=request.header.validate_only)
         changed = bool(decision.records)

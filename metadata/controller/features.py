@@ -36,7 +36,7 @@ async def upgrade_feature(
 ) -> pb.UpgradeFeatureReply | Outcome:
     level = request.level if request.HasField("level") else None
 
-    def decide(image: ClusterImage, again: bool) -> Decision[tuple[Upgraded, int]]:
+    def decide(image: ClusterImage) -> Decision[tuple[Upgraded, int]]:
         validate_only = request.header.validate_only
         return with_end(image, features.upgrade_feature(image, request.name, level, validate_only=validate_only))
 

@@ -18,7 +18,7 @@ from metadata.controller.sessions import Session, Sessions
 from metadata.image import ClusterImage
 from quorumlog.runtime.logging import get_logger
 
-Decide = Callable[[Callable[[ClusterImage, bool], Decision[Any]]], Decision[Any]]
+Decide = Callable[[Callable[[ClusterImage], Decision[Any]]], Decision[Any]]
 
 LATE_SHARE = 4
 """A check renews all sessions if it is late by more than the session timeout divided by this number."""
@@ -92,7 +92,7 @@ class Fencing:
         return self._until_first_ends()
 
     def _fence(self, broker_id: int, why: Why) -> float:
-        decision = self._decide(lambda image, again: brokers.fence(image, broker_id))
+        decision = self._decide(lambda image: brokers.fence(image, broker_id))
         self._under_way = (broker_id, why) if decision.more else None
         if not decision.more:
             session = self.sessions.get(broker_id)

@@ -36,7 +36,7 @@ async def alter_reassignments(
     wanted = wanted_from(request)
     throttle = request.throttle if request.HasField("throttle") else None
 
-    def step(image: ClusterImage, again: bool) -> Decision[tuple[Reassigned, int]]:
+    def step(image: ClusterImage) -> Decision[tuple[Reassigned, int]]:
         return with_end(
             image,
             decide(

@@ -294,7 +294,7 @@ class ControllerService:
     ) -> pb.AlterPartitionReply | Outcome:
         changes = convert.isr_changes(request)
         answer = await self.controller.execute(
-            lambda image, again: alter_partition(image, request.broker_id, request.broker_epoch, changes), timeout_ms
+            lambda image: alter_partition(image, request.broker_id, request.broker_epoch, changes), timeout_ms
         )
         return answer if isinstance(answer, Outcome) else convert.altered(answer)
 
@@ -303,7 +303,7 @@ class ControllerService:
     ) -> pb.AssignDirectoriesReply | Outcome:
         items = convert.assignments(request)
         answer: Outcome = await self.controller.execute(
-            lambda image, again: assign_directories(image, request.broker_id, request.broker_epoch, items), timeout_ms
+            lambda image: assign_directories(image, request.broker_id, request.broker_epoch, items), timeout_ms
         )
         return convert.assigned(answer)
 
@@ -311,7 +311,7 @@ class ControllerService:
         self, request: pb.AllocateProducerIdsRequest, timeout_ms: float
     ) -> pb.AllocateProducerIdsReply | Outcome:
         answer = await self.controller.execute(
-            lambda image, again: allocate_producer_ids(image, request.broker_id, request.broker_epoch), timeout_ms
+            lambda image: allocate_producer_ids(image, request.broker_id, request.broker_epoch), timeout_ms
         )
         return answer if isinstance(answer, Outcome) else convert.allocated(answer)
 
@@ -323,7 +323,7 @@ class ControllerService:
             {value for each in topics for key, value in each.configs if key == COMPRESSION_TYPE}
         )
 
-        def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[CreatedTopic, ...], int]]:
+        def decide(image: ClusterImage) -> Decision[tuple[tuple[CreatedTopic, ...], int]]:
             decision = create_topics(
                 image,
                 topics,
@@ -342,7 +342,7 @@ class ControllerService:
     ) -> pb.DeleteTopicsReply | Outcome:
         names, topic_ids = convert.topics_to_delete(request)
 
-        def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[DeletedTopic, ...], int]]:
+        def decide(image: ClusterImage) -> Decision[tuple[tuple[DeletedTopic, ...], int]]:
             decision = delete_topics(image, names, topic_ids, validate_only=request.header.validate_only)
             return with_end(image, decision)
 
@@ -399,7 +399,7 @@ class ControllerService:
     async def _set_preferred(
         self, request: pb.SetPreferredControllersRequest, timeout_ms: float
     ) -> pb.SetPreferredControllersReply | Outcome:
-        def decide(image: ClusterImage, again: bool) -> Decision[tuple[Preferred, int]]:
+        def decide(image: ClusterImage) -> Decision[tuple[Preferred, int]]:
             voter_ids = self._node.voter_ids
             wanted = least_burdened(image, voter_ids) if request.auto else tuple(request.node_ids)
             decision = set_preferred(image, wanted, voter_ids, validate_only=request.header.validate_only)

@@ -401,7 +401,7 @@ class Nemesis(FaultInjector):
         voters = node.voter_ids
         wanted = tuple(one for one in nodes if one in voters)
         answer = await controller.execute(
-            lambda image, again: set_preferred(image, wanted, voters, validate_only=False), ORDER_MS
+            lambda image: set_preferred(image, wanted, voters, validate_only=False), ORDER_MS
         )
         self.world.note(f"PREFER {wanted} {answer}")
 

@@ -376,7 +376,7 @@ class QuorumWorld:
             return "refused", None
         if request.kind == "current":
             return await self._serve_current(host, request)
-        answer = await controller.execute(lambda image, again: _decide(image, request), REQUEST_MS)
+        answer = await controller.execute(lambda image: _decide(image, request), REQUEST_MS)
         if isinstance(answer, Outcome):
             return ("unknown" if answer.error is ApiError.OUTCOME_UNKNOWN else "refused"), node.leader_id
         self.watch.acknowledged(request.number)

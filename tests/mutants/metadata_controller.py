@@ -46,8 +46,8 @@ MUTANTS = (
     Mutant(
         "a day's deleted topics are forgotten in batches hours apart, more slowly than others are deleted",
         ACTIVE,
-        "lambda image, again: forget_topics(image, due)).more:",
-        "lambda image, again: forget_topics(image, due)) is None:",
+        "lambda image: forget_topics(image, due)).more:",
+        "lambda image: forget_topics(image, due)) is None:",
         (f"{BACKGROUND_TESTS}::test_all_names_of_deleted_topics_that_are_due_are_removed_together",),
     ),
     Mutant(

@@ -283,7 +283,7 @@ class TunedWorld(World):
             return super().step()
         before, value = self.now, self.random.randint(1, len(self.brokers))
         wanted = Changes(Resource(ConfigScope.TOPIC, "t"), (("min.insync.replicas", str(value)),))
-        self.cluster.execute(lambda image, again: alter_configs(image, [wanted]))
+        self.cluster.execute(lambda image: alter_configs(image, [wanted]))
         self.min_isr = value
         self.kept += bool(before.elr and not before.isr and self.now.elr)
         return self.look()

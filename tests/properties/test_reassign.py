@@ -87,7 +87,7 @@ class Moving(World):
 
     def go_on(self) -> None:
         """Look for due steps, as a new controller does."""
-        self.cluster.execute(lambda image, again: progress(image))
+        self.cluster.execute(progress)
 
     def look(self) -> None:
         """As for elections; min.insync.replicas counts as it does for a leader while replicas are being added."""

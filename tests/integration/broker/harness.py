@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -105,17 +106,15 @@ class Controller:
         self.held.discard(broker_id)
         self._deliver(broker_id)
 
-    def decide(self, decision: Callable[[ClusterImage, bool], Decision[T]]) -> T:
-        again = False
+    def decide(self, decision: Callable[[ClusterImage], Decision[T]]) -> T:
         while True:
-            made = decision(self.image, again)
+            made = decision(self.image)
             self.commit(made.records)
             if not made.more:
                 return made.reply
-            again = True
 
     def fence(self, broker_id: int) -> None:
-        self.decide(lambda image, _: control_brokers.fence(image, broker_id))
+        self.decide(lambda image: control_brokers.fence(image, broker_id))
 
     def create(self, name: str, *assignment: tuple[int, ...], **configs: str) -> UUID:
         topic = NewTopic(
@@ -125,7 +124,7 @@ class Controller:
         def new_id() -> UUID:
             return UUID(int=self._random.getrandbits(128), version=4)
 
-        created = self.decide(lambda image, _: create_topics(image, [topic], new_id))[0]
+        created = self.decide(lambda image: create_topics(image, [topic], new_id))[0]
         assert created.outcome.ok, created
         assert created.topic_id is not None
         return created.topic_id
@@ -133,12 +132,12 @@ class Controller:
     def reassign(self, topic: str, *replicas: int, index: int = 0, **options: Any) -> Reassigned:
         """Without replicas: cancel."""
         wanted = [Wanted(topic, index, replicas)]
-        answer = self.decide(lambda image, _: alter_reassignments(image, wanted, **options))
+        answer = self.decide(lambda image: alter_reassignments(image, wanted, **options))
         assert answer.outcome.ok, answer
         return answer
 
     def delete(self, topic_id: UUID) -> None:
-        answers = self.decide(lambda image, _: delete_topics(image, [], [topic_id]))
+        answers = self.decide(lambda image: delete_topics(image, [], [topic_id]))
         assert answers[0].outcome.ok, answers
 
     def partition(self, topic_id: UUID, index: int = 0) -> PartitionImage:
@@ -167,33 +166,31 @@ class Controller:
             case rpcs.REGISTER_BROKER:
                 registration = convert.registration(request)
                 return convert.registered(
-                    self.decide(lambda image, _: control_brokers.register(image, registration, session_live=False))
+                    self.decide(lambda image: control_brokers.register(image, registration, session_live=False))
                 )
             case rpcs.BROKER_HEARTBEAT:
-                beat = convert.heartbeat(request)
+                beat, calls = convert.heartbeat(request), count()
                 return convert.heartbeat_answer(
                     self.decide(
-                        lambda image, again: control_brokers.heartbeat(image, beat, others_applied=1 << 60, again=again)
+                        lambda image: control_brokers.heartbeat(
+                            image, beat, others_applied=1 << 60, again=next(calls) > 0
+                        )
                     )
                 )
             case rpcs.ALTER_PARTITION:
                 changes = convert.isr_changes(request)
                 return convert.altered(
-                    self.decide(
-                        lambda image, _: alter_partition(image, request.broker_id, request.broker_epoch, changes)
-                    )
+                    self.decide(lambda image: alter_partition(image, request.broker_id, request.broker_epoch, changes))
                 )
             case rpcs.ASSIGN_DIRECTORIES:
                 items = convert.assignments(request)
                 return convert.assigned(
-                    self.decide(
-                        lambda image, _: assign_directories(image, request.broker_id, request.broker_epoch, items)
-                    )
+                    self.decide(lambda image: assign_directories(image, request.broker_id, request.broker_epoch, items))
                 )
             case rpcs.ALLOCATE_PRODUCER_IDS:
                 return convert.allocated(
                     self.decide(
-                        lambda image, _: control_brokers.allocate_producer_ids(
+                        lambda image: control_brokers.allocate_producer_ids(
                             image, request.broker_id, request.broker_epoch
                         )
                     )

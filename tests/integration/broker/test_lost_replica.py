@@ -118,7 +118,7 @@ async def test_a_loss_is_reported_although_the_topic_got_another_id(cluster: Clu
     key = leader.hosted("t").key
     leader.role.logs.take_offline(key, CorruptStoreError("damaged for this test"))
     second = UUID(int=99)
-    cluster.controller.decide(lambda image, _: remove_partitions(image, "t", 1, lambda: second))
+    cluster.controller.decide(lambda image: remove_partitions(image, "t", 1, lambda: second))
     await cluster.until(lambda: second in leader.replicas.image.topics, "applied")
     del cluster.controller.refusals[rpcs.ASSIGN_DIRECTORIES]
     await cluster.controller.until(is_in_directory(second, 0, LOST))

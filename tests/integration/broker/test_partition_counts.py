@@ -32,10 +32,10 @@ def resize(cluster: Cluster, name: str, count: int) -> UUID:
     assert topic is not None
     if count > len(topic.partitions):
         wanted = [NewPartitions(name, count, (BROKERS,) * (count - len(topic.partitions)))]
-        answer = cluster.controller.decide(lambda image, _: add_partitions(image, wanted))[0]
+        answer = cluster.controller.decide(lambda image: add_partitions(image, wanted))[0]
     else:
         answer = cluster.controller.decide(
-            lambda image, _: remove_partitions(image, name, count, lambda: UUID(int=next(numbers)))
+            lambda image: remove_partitions(image, name, count, lambda: UUID(int=next(numbers)))
         )
     assert answer.outcome.ok, answer
     assert answer.topic_id is not None

@@ -138,7 +138,7 @@ async def test_a_throttle_slows_copying_and_can_be_changed_while_it_runs(cluster
     assert took >= 1.0, "faster than the throttle"
     assert not replicas_are("t", 3, 2)(cluster.controller.image)
     await written(leader, "t", b"goes on")  # those in the ISR are not slowed
-    cluster.controller.decide(lambda image, _: _throttled(image, 1 << 30))
+    cluster.controller.decide(lambda image: _throttled(image, 1 << 30))
     await cluster.controller.until(replicas_are("t", 3, 2))
     assert THROTTLE not in cluster.controller.image.config(ConfigScope.CLUSTER, "")
     assert counters.reassignment_in_bytes >= size
@@ -174,7 +174,7 @@ async def test_a_reassignment_ends_although_a_target_broker_is_killed_and_restar
     cluster.controller.fence(3)
     assert cluster.controller.partition(topic).reassigning
     await cluster[3].start()
-    cluster.controller.decide(lambda image, _: _throttled(image, -1))
+    cluster.controller.decide(lambda image: _throttled(image, -1))
     await cluster.controller.until(replicas_are("t", 3, 4))
     leader = await leading(cluster, 3, "t")
     await written(leader, "t", b"end")

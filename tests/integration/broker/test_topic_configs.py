@@ -26,7 +26,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 def configure(cluster: Cluster, topic: str, key: str, value: str) -> None:
     wanted = [Changes(Resource(ConfigScope.TOPIC, topic), ((key, value),))]
-    answer = cluster.controller.decide(lambda image, _: alter_configs(image, wanted))[0]
+    answer = cluster.controller.decide(lambda image: alter_configs(image, wanted))[0]
     assert answer.outcome.ok, answer
 
 
@@ -41,7 +41,7 @@ async def test_a_config_stays_with_a_topic_that_gets_another_id_meanwhile(
     for _ in range(steps):
         await asyncio.sleep(0)
     renewed = UUID(int=99)
-    cluster.controller.decide(lambda image, _: remove_partitions(image, "t", 1, lambda: renewed))
+    cluster.controller.decide(lambda image: remove_partitions(image, "t", 1, lambda: renewed))
     await cluster.until(lambda: renewed in cluster[1].replicas.image.topics, "applied")
     log = cluster[1].hosted("t").log
     assert log is not None

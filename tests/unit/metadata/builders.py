@@ -54,13 +54,11 @@ class Cluster:
             self.image = self.image.apply(self.image.end_offset, records)
             self.log += records
 
-    def execute(self, decide: Callable[[ClusterImage, bool], Decision[T]]) -> T:
+    def execute(self, decide: Callable[[ClusterImage], Decision[T]]) -> T:
         """Decide and apply, repeatedly while `more` is set, as the controller does; return the reply."""
-        again = False
         while True:
-            decision = decide(self.image, again)
+            decision = decide(self.image)
             self.apply(decision.records)
-            again = True
             if not decision.more:
                 return decision.reply
 
@@ -73,9 +71,9 @@ class Cluster:
         early_topics: frozenset[UUID] = frozenset(),
         **changes: Any,
     ) -> Registered:
-        request = registration(broker_id, number, **changes)
+        request, calls = registration(broker_id, number, **changes), count()
         return self.execute(
-            lambda image, again: register(image, request, early_topics, session_live=session_live and not again)
+            lambda image: register(image, request, early_topics, session_live=session_live and next(calls) == 0)
         )
 
     def beat(self, broker_id: int, *, others_applied: int = FAR, **changes: Any) -> HeartbeatAnswer:
@@ -85,8 +83,10 @@ class Cluster:
             "broker_epoch": self.image.brokers[broker_id].epoch if broker_id in self.image.brokers else 0,
             "applied_offset": self.image.end_offset,
         }
-        request = Heartbeat(**{**fields, **changes})
-        return self.execute(lambda image, again: heartbeat(image, request, others_applied=others_applied, again=again))
+        request, calls = Heartbeat(**{**fields, **changes}), count()
+        return self.execute(
+            lambda image: heartbeat(image, request, others_applied=others_applied, again=next(calls) > 0)
+        )
 
     def fence(self, *broker_ids: int) -> None:
         """Fence the brokers, one after the other."""
@@ -94,7 +94,7 @@ class Cluster:
             self._fence(broker_id)
 
     def _fence(self, broker_id: int) -> None:
-        self.execute(lambda image, again: fence(image, broker_id))
+        self.execute(lambda image: fence(image, broker_id))
 
     def start(self, *broker_ids: int, **changes: Any) -> None:
         """Register brokers and unfence them.  changes: fields of their registrations."""

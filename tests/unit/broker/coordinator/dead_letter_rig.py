@@ -123,7 +123,7 @@ class Place:
         """Set configs; the names have `_` in place of `.`."""
         named = tuple((key.replace("_", "."), value) for key, value in values.items())
         changes = [Changes(Resource(scope, name), named)]
-        await self.learn(lambda: self.rig.cluster.execute(lambda image, again: alter_configs(image, changes)))
+        await self.learn(lambda: self.rig.cluster.execute(lambda image: alter_configs(image, changes)))
 
     async def give_group(self, **values: str | None) -> None:
         await self.give(ConfigScope.GROUP, GROUP, **values)
@@ -225,7 +225,7 @@ async def serving(rig: Rig, **settings: Any) -> AsyncIterator[Place]:
 @pytest.fixture
 async def bare(rig: Rig) -> AsyncIterator[Place]:
     """The source exists, and the group has no dead-letter topic."""
-    upgrade = lambda image, again: upgrade_feature(image, METADATA_VERSION, None, validate_only=False)  # noqa: E731
+    upgrade = lambda image: upgrade_feature(image, METADATA_VERSION, None, validate_only=False)  # noqa: E731
     assert rig.cluster.execute(upgrade).outcome.ok
     await rig.create((1,))
     async with serving(rig) as place:

@@ -306,7 +306,7 @@ async def test_a_missing_dead_letter_topic_is_created_only_if_the_cluster_permit
 
 
 async def test_a_failed_creation_of_a_dead_letter_topic_does_not_block_the_creation_of_another_topic(rig: Rig) -> None:
-    upgrade = lambda image, again: upgrade_feature(image, METADATA_VERSION, None, validate_only=False)  # noqa: E731
+    upgrade = lambda image: upgrade_feature(image, METADATA_VERSION, None, validate_only=False)  # noqa: E731
     assert rig.cluster.execute(upgrade).outcome.ok
     await rig.create((1,))
     async with serving(rig, limits=replace(LIMITS, share_letter_creations_max=1)) as place:

@@ -69,7 +69,7 @@ class Place:
         scope = ConfigScope.GROUP if group else ConfigScope.CLUSTER
         named = tuple((key.replace("_", "."), value) for key, value in values.items())
         changes = [Changes(Resource(scope, group), named)]
-        [answer] = self.rig.cluster.execute(lambda image, again: alter_configs(image, changes))
+        [answer] = self.rig.cluster.execute(lambda image: alter_configs(image, changes))
         assert answer.outcome.ok, answer.outcome.message
         new = self.rig.cluster.image
         self.shares.on_batch(old, new, None)
@@ -119,7 +119,7 @@ async def serving(rig: Rig) -> AsyncIterator[Place]:
 
 @pytest.fixture
 async def place(rig: Rig) -> AsyncIterator[Place]:
-    upgrade = lambda image, again: upgrade_feature(image, METADATA_VERSION, None, validate_only=False)  # noqa: E731
+    upgrade = lambda image: upgrade_feature(image, METADATA_VERSION, None, validate_only=False)  # noqa: E731
     assert rig.cluster.execute(upgrade).outcome.ok
     await rig.create((1,))
     async with serving(rig) as place:

@@ -350,7 +350,7 @@ class AtOnce:
         self.replicas = replicas
 
     async def execute(self, decide: Any, timeout_ms: float) -> Any:
-        decision = decide(self.replicas.image, False)
+        decision = decide(self.replicas.image)
         self.replicas.apply(*decision.records)
         return decision.reply
 

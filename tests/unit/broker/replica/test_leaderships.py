@@ -75,7 +75,7 @@ async def test_a_leader_resigns_and_is_elected_again_when_its_topic_gets_another
     before = rig.hosted().partition
     heard = listen(rig)
     renewed = PartitionKey(UUID(int=99), 0)
-    rig.cluster.execute(lambda image, _: remove_partitions(image, TOPIC, 1, lambda: renewed.topic_id))
+    rig.cluster.execute(lambda image: remove_partitions(image, TOPIC, 1, lambda: renewed.topic_id))
     await rig.learn()
     epoch = rig.leader.leader_epoch
     of_the_first = [each for each in heard if each[1].partition_index == 0]

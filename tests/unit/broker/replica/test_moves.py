@@ -170,7 +170,7 @@ async def report(rig: Rig, *, is_learned_first: bool = False) -> None:
 
     async def controller(_: AnyRpc, request: Any, timeout_ms: int) -> Any:
         wanted = convert.assignments(request)
-        rig.cluster.execute(lambda image, _: assign_directories(image, 1, request.broker_epoch, wanted))
+        rig.cluster.execute(lambda image: assign_directories(image, 1, request.broker_epoch, wanted))
         if is_learned_first:
             await rig.learn()
         return pb.AssignDirectoriesReply(result=pb.Result(error="NONE"))

@@ -33,7 +33,7 @@ async def lose_leadership(rig: Rig) -> None:
 
 
 async def lose_the_topic(rig: Rig) -> None:
-    rig.cluster.execute(lambda image, _: delete_topics(image, [TOPIC], []))
+    rig.cluster.execute(lambda image: delete_topics(image, [TOPIC], []))
     await rig.learn()
 
 

@@ -160,9 +160,9 @@ async def unbalanced(*configs: tuple[str, str]) -> Plane:
     return plane
 
 
-def set_config(key: str, value: str) -> Callable[[ClusterImage, bool], Decision[None]]:
+def set_config(key: str, value: str) -> Callable[[ClusterImage], Decision[None]]:
     decision: Decision[None] = Decision(None, (Config(ConfigScope.CLUSTER, "", key, value),))
-    return lambda image, again: decision
+    return lambda image: decision
 
 
 def leader(plane: Plane) -> int:

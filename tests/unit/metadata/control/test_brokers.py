@@ -469,7 +469,7 @@ def test_an_activated_controller_elects_the_leaders_that_its_predecessor_did_not
     fence_all(cluster, 1)
     cluster.apply([BrokerChange(1, cluster.epoch(1), fenced=False)])  # then the controller failed, before the elections
     assert cluster.partition(topic).leader == NO_LEADER
-    cluster.execute(lambda image, again: elect_leaderless(image))
+    cluster.execute(elect_leaderless)
     assert cluster.partition(topic).leader == 1
     assert elect_leaderless(cluster.image).records == ()
 

@@ -29,7 +29,7 @@ def cluster() -> Cluster:
 
 
 def alter(cluster: Cluster, *wanted: Changes, validate_only: bool = False) -> list[Altered]:
-    reply = cluster.execute(lambda image, again: alter_configs(image, wanted, validate_only=validate_only))
+    reply = cluster.execute(lambda image: alter_configs(image, wanted, validate_only=validate_only))
     check_invariants(cluster.image)
     return list(reply)
 

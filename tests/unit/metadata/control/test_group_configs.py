@@ -35,12 +35,12 @@ def cluster() -> Cluster:
 
 
 def upgrade(cluster: Cluster) -> None:
-    reply = cluster.execute(lambda image, again: upgrade_feature(image, METADATA_VERSION, None, validate_only=False))
+    reply = cluster.execute(lambda image: upgrade_feature(image, METADATA_VERSION, None, validate_only=False))
     assert reply.outcome.ok
 
 
 def alter(cluster: Cluster, *wanted: Changes, validate_only: bool = False) -> list[Altered]:
-    reply = cluster.execute(lambda image, again: alter_configs(image, wanted, validate_only=validate_only))
+    reply = cluster.execute(lambda image: alter_configs(image, wanted, validate_only=validate_only))
     return list(reply)
 
 

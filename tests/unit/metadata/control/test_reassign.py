@@ -89,7 +89,7 @@ class Case:
             check_invariants(self.cluster.image)
 
     def progress(self) -> int:
-        done = self.cluster.execute(lambda image, again: progress(image))
+        done = self.cluster.execute(progress)
         check_invariants(self.cluster.image)
         return done
 

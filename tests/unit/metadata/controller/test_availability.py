@@ -344,7 +344,7 @@ def test_the_maintained_counts_equal_a_full_count(monkeypatch: pytest.MonkeyPatc
                     target = tuple(random.sample((1, 2, 3, 4), random.randint(1, 3)))
                     asked = [Wanted(name, 0, target if random.random() < 0.7 else ())]
                     cluster.apply(alter_reassignments(cluster.image, asked, replace=True).records)
-                    cluster.execute(lambda image, again: progress(image))
+                    cluster.execute(progress)
                 case 5 if exists:
                     cluster.set_config(Resource(ConfigScope.TOPIC, name), random.choice(["1", "2", None]))
                 case 6:

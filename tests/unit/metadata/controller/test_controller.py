@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import pytest
@@ -645,7 +646,7 @@ def test_a_failed_assertion_in_a_decision_ends_the_process() -> None:
         running = asyncio.ensure_future(plane.controller.run())
         await settle()
 
-        def broken(image: ClusterImage, again: bool) -> Any:
+        def broken(image: ClusterImage) -> Any:
             raise AssertionError("this cannot be")
 
         with pytest.raises(AssertionError):
@@ -663,7 +664,7 @@ def test_records_that_the_image_cannot_apply_are_never_appended() -> None:
         end = plane.node.log_end_offset
         wrong = Decision(None, (BrokerChange(99, 0, fenced=True),))
         with pytest.raises(AssertionError):
-            await plane.controller.execute(lambda image, again: wrong, 1000)
+            await plane.controller.execute(lambda image: wrong, 1000)
         assert plane.node.log_end_offset == end
         with pytest.raises(AssertionError):
             await plane.controller.run()
@@ -707,8 +708,10 @@ def test_the_refusal_of_a_too_large_second_batch_reports_that_the_first_was_appe
         plane = await started(1)
         end = plane.node.log_end_offset
 
-        def decide(image: ClusterImage, again: bool) -> Decision[None]:
-            if again:
+        calls = count()
+
+        def decide(image: ClusterImage) -> Decision[None]:
+            if next(calls) > 0:
                 monkeypatch.setattr("metadata.controller.active.BATCH_MAX_BYTES", 1)
             return Decision(None, (NoOp(),), more=True)
 

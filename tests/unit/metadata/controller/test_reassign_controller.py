@@ -216,7 +216,7 @@ def test_an_unclean_election_completes_a_reassignment_without_old_replicas(is_ca
             name="t", partitions=-1, replication_factor=-1, assignment=[metadata_pb2.IntList(values=[1])]
         )
         await plane.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[topic]))
-        await plane.controller.execute(lambda image, again: fence(image, 1), 1_000)
+        await plane.controller.execute(lambda image: fence(image, 1), 1_000)
         assert (await plane.call(rpcs.ALTER_REASSIGNMENTS, wanted(2))).result.error == "NONE"
         assert partition(plane).leader == NO_LEADER
         election = pb.ElectLeadersRequest(policy=pb.ElectLeadersRequest.POLICY_UNCLEAN)
