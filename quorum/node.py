@@ -9,7 +9,8 @@ has passed, it steps a tick.  Executing an effect never waits.  Work that waits 
 - questions to the core (`questions.py`), snapshots (`snapshots.py`);
 - applying committed batches to the state machine (`applier.py`).
 
-`node_view.py` has the methods that only read the state, and `node_metrics.py` the measurements for metrics.
+`node_properties.py` has the properties that only read configuration and core, and `node_metrics.py` the measurements
+for metrics.
 
 `append` steps the core immediately, in the caller's turn of the event loop.  No other task can run in between, so facts
 that the caller has checked stay true.  `append` must not be called while the core is stepped or a batch is applied.
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, assert_never
 
@@ -40,6 +41,7 @@ from quorum.core.events import (
     Joined,
     LoadSnapshot,
     NodeRefused,
+    Prefer,
     ProposalAppended,
     ProposalRefused,
     Propose,
@@ -56,6 +58,8 @@ from quorum.core.events import (
     StoreSnapshotPart,
     Tick,
     Transferred,
+    VoterChange,
+    VoterChangeResult,
     VotersChanged,
     Write,
     Written,
@@ -66,7 +70,7 @@ from quorum.core.types import Batch, Role
 from quorum.exchange import Exchange
 from quorum.log_disk import LogDisk
 from quorum.node_metrics import NodeMeter
-from quorum.node_view import NodeView
+from quorum.node_properties import NodeProperties
 from quorum.ports import (
     CannotAppendNowError,
     LeadershipLostError,
@@ -98,7 +102,7 @@ class _Opened(NamedTuple):
     applier: Applier
 
 
-class QuorumNode(Inquirer, NodeView):
+class QuorumNode(NodeProperties):
     """One node of the quorum, as an async context manager.
 
     Entering opens the store, serves and takes part in the quorum; leaving stops everything in order.
@@ -114,8 +118,7 @@ class QuorumNode(Inquirer, NodeView):
         sources: Sources,
         snapshots: SnapshotPolicy | None = None,
     ) -> None:
-        super().__init__()
-        self._config = config
+        super().__init__(config)
         self._store = store
         self._transport = transport
         self._machine = machine
@@ -136,6 +139,7 @@ class QuorumNode(Inquirer, NodeView):
 
         self._exchange = Exchange(transport, self._post, self._group.create_task, self._heard)
         self._reset: asyncio.Task[None] | None = None
+        self._inquirer = Inquirer(self._post, lambda: self._is_ending, lambda: self.core.history)
 
         self._high_watermark = 0
         self._commit_waiters = OffsetWaiters()
@@ -213,7 +217,7 @@ class QuorumNode(Inquirer, NodeView):
         for task in self._main:
             task.cancel()
         self._exchange.stop()
-        self._questions.fail(NotLeaderError("this node is stopping"))
+        self._inquirer.fail(NotLeaderError("this node is stopping"))
         leave_files = False
         try:
             await self._group.__aexit__(kind, error, trace)
@@ -359,7 +363,7 @@ class QuorumNode(Inquirer, NodeView):
                     raise OutlivedError(message, core.generation, newer_generation, core.log.end, core.is_voter)
                 raise ConfigError(message)
             case VotersChanged() | Transferred() | ReadConfirmed() | ReadRefused():
-                self._questions.answer(effect)
+                self._inquirer.answer(effect)
             case Anomaly(message):
                 logger.warning("unexpected event", node_id=self.node_id, what=message)
             case ResetConnections():
@@ -492,6 +496,22 @@ class QuorumNode(Inquirer, NodeView):
         assert cluster_id is not None
         return cluster_id
 
+    async def change_voters(self, change: VoterChange, *, dry_run: bool, timeout_ms: int) -> VoterChangeResult:
+        """Change the voters as the leader, and return the outcome; see `Inquirer.change_voters`."""
+        return await self._inquirer.change_voters(change, dry_run=dry_run, timeout_ms=timeout_ms)
+
+    async def transfer_leader(self, to: int | None, timeout_ms: int) -> Transferred:
+        """Hand leadership over, and return the outcome; see `Inquirer.transfer_leader`."""
+        return await self._inquirer.transfer_leader(to, timeout_ms)
+
+    async def confirm_read(self, timeout_ms: int) -> int:
+        """Return the end offset that a current read must have applied; see `Inquirer.confirm_read`."""
+        return await self._inquirer.confirm_read(timeout_ms)
+
+    def prefer(self, node_ids: Sequence[int]) -> None:
+        """Set the preferred leaders, most preferred first, as the PreferredControllers record lists them."""
+        self._post(Prefer(tuple(node_ids)))
+
     def keep_history(self, retain_ms: int | None, retain_bytes: int | None) -> None:
         """Set how much history before the newest snapshot is kept, from the next snapshot on; None: as configured."""
         self._snapshots.keep_history(retain_ms, retain_bytes)
@@ -579,6 +599,11 @@ class QuorumNode(Inquirer, NodeView):
     def high_watermark(self) -> int:
         """Return the end offset of the records that this node knows to be committed."""
         return self._high_watermark
+
+    @property
+    def applied_offset(self) -> int:
+        """Return the end offset of the records that this node has applied."""
+        return self._applier.offset
 
     @property
     def failed_requests(self) -> int:

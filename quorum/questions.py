@@ -9,16 +9,15 @@ between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quorum.core.events import (
     ChangeVoters,
     ConfirmRead,
     Event,
-    Prefer,
     ReadConfirmed,
     ReadRefused,
     Transfer,
@@ -28,10 +27,8 @@ from quorum.core.events import (
     VoterChangeResult,
     VotersChanged,
 )
+from quorum.core.voters import VoterHistory
 from quorum.ports import NotLeaderError
-
-if TYPE_CHECKING:
-    from quorum.core.core import RaftCore
 
 QUESTIONS_MAX = 8192
 """Maximum number of open questions.  Further questions are refused."""
@@ -81,23 +78,29 @@ class Questions:
 
 
 class Inquirer:
-    """The part of `QuorumNode` that asks the core on behalf of the controller's service."""
+    """Asks the core on behalf of the controller's service.
 
-    def __init__(self) -> None:
+    post: passes an event to the core.  is_ending: returns whether the node stops or has failed, so that nothing will
+    answer.  history: returns the core's voter history.
+    """
+
+    def __init__(
+        self, post: Callable[[Event], None], is_ending: Callable[[], bool], history: Callable[[], VoterHistory]
+    ) -> None:
+        self._post = post
+        self._is_ending = is_ending
+        self._history = history
         self._questions = Questions()
         self._confirming: asyncio.Future[ReadConfirmed | ReadRefused] | None = None
         self._gathering: asyncio.Future[ReadConfirmed | ReadRefused] | None = None
 
-    @property
-    def core(self) -> RaftCore:
-        raise AssertionError("QuorumNode overrides this")
+    def answer(self, effect: CoreAnswer) -> None:
+        """Resolve the question that `effect` answers."""
+        self._questions.answer(effect)
 
-    @property
-    def _is_ending(self) -> bool:
-        raise AssertionError("QuorumNode overrides this")
-
-    def _post(self, event: Event) -> None:
-        raise AssertionError("QuorumNode overrides this")
+    def fail(self, error: Exception) -> None:
+        """Fail every open question, because the node stops and nothing will answer."""
+        self._questions.fail(error)
 
     async def change_voters(self, change: VoterChange, *, dry_run: bool, timeout_ms: int) -> VoterChangeResult:
         """Change the voters as the leader, and return the outcome, which may be a refusal or unknown.
@@ -108,7 +111,7 @@ class Inquirer:
         try:
             answer: VotersChanged = await self._question(event, timeout_ms)
         except (NotLeaderError, TimeoutError) as error:
-            history = self.core.history
+            history = self._history()
             lost = isinstance(error, NotLeaderError)
             code = VoterChangeError.NOT_LEADER if lost else VoterChangeError.OUTCOME_UNKNOWN
             what = str(error) if lost else f"no answer within {timeout_ms} ms; the change may still take effect"
@@ -125,10 +128,6 @@ class Inquirer:
             return Transferred(0, VoterChangeError.OUTCOME_UNKNOWN, f"no answer within {timeout_ms} ms")
         return answer
 
-    def prefer(self, node_ids: Sequence[int]) -> None:
-        """Set the preferred leaders, most preferred first, as the PreferredControllers record lists them."""
-        self._post(Prefer(tuple(node_ids)))
-
     async def confirm_read(self, timeout_ms: int) -> int:
         """Return the end offset that a current read must have applied.
 
@@ -136,7 +135,7 @@ class Inquirer:
             NotLeaderError: this node does not lead, is paused, has too many requests, or is stopping.
             TimeoutError: no majority confirmed in time.
         """
-        if self._is_ending:
+        if self._is_ending():
             raise NotLeaderError("this node is stopping")
         loop = asyncio.get_running_loop()
         if self._gathering is None:
@@ -160,7 +159,7 @@ class Inquirer:
         except TooManyQuestionsError:
             return self._confirm_ended(ReadRefused(0, "too many requests are in progress on this node"))
         question.add_done_callback(self._confirm_answered)
-        if self._is_ending:
+        if self._is_ending():
             question.set_exception(NotLeaderError("this node is stopping"))
         else:
             self._post(ConfirmRead(call))
@@ -178,7 +177,7 @@ class Inquirer:
 
     async def _question(self, event: Callable[[int], Event], timeout_ms: int) -> Any:
         """Ask the core and return its answer, waiting a little longer than the core itself waits."""
-        if self._is_ending:
+        if self._is_ending():
             raise NotLeaderError("this node is stopping")
         try:
             call, future = self._questions.ask()

@@ -375,7 +375,7 @@ async def test_concurrent_reads_share_one_confirmation(monkeypatch: pytest.Monke
             else:
                 post(event)
 
-        monkeypatch.setattr(node, "_post", watch)
+        monkeypatch.setattr(node._inquirer, "_post", watch)
         first = [asyncio.ensure_future(node.confirm_read(10_000)) for _ in range(100)]
         question = await asked.get()
         late = [asyncio.ensure_future(node.confirm_read(10_000)) for _ in range(100)]
@@ -394,7 +394,7 @@ async def test_concurrent_reads_share_one_confirmation(monkeypatch: pytest.Monke
 async def test_queued_reads_fail_when_the_node_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as rig:
         reads = []
-        monkeypatch.setattr(rig.node, "_post", lambda event: None)
+        monkeypatch.setattr(rig.node._inquirer, "_post", lambda event: None)
         for _ in range(3):
             reads.append(asyncio.ensure_future(rig.node.confirm_read(10_000)))
             await asyncio.sleep(0)

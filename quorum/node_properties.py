@@ -1,30 +1,27 @@
-"""The state of a quorum node, for reading."""
+"""The properties of a quorum node that only read its configuration and its core."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from uuid import UUID
 
-from quorum.applier import Applier
 from quorum.core.config import RaftConfig
 from quorum.core.core import RaftCore
 from quorum.core.messages import DescribeQuorumReply
-from quorum.core.roles import Leader
 from quorum.core.types import Role, VoterSet
 from quorumlog.runtime.clock import now_ms
 
 
-class NodeView:
-    """The part of `QuorumNode` that only reads its configuration and the state of its core and applier."""
+class NodeProperties(ABC):
+    """The base class of `QuorumNode`: its properties that only read its configuration and its core."""
 
-    _config: RaftConfig
+    def __init__(self, config: RaftConfig) -> None:
+        self._config = config
 
     @property
+    @abstractmethod
     def core(self) -> RaftCore:
-        raise AssertionError("QuorumNode overrides this")
-
-    @property
-    def _applier(self) -> Applier:
-        raise AssertionError("QuorumNode overrides this")
+        """Return the core, which exists only once the node is open."""
 
     def describe(self) -> DescribeQuorumReply:
         """Return the state of the quorum as far as this node knows it."""
@@ -72,7 +69,7 @@ class NodeView:
     @property
     def paused(self) -> bool:
         """Return whether this node leads and no majority fetches from it."""
-        return isinstance(self.core.role, Leader) and self.core.role.paused
+        return self.core.paused
 
     @property
     def role(self) -> Role:
@@ -94,11 +91,6 @@ class NodeView:
         None when it is unknown, or when this node does not lead.
         """
         return self.core.address_of(node_id)
-
-    @property
-    def applied_offset(self) -> int:
-        """Return the end offset of the records that this node has applied."""
-        return self._applier.offset
 
     @property
     def log_end_offset(self) -> int:
