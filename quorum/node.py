@@ -82,7 +82,7 @@ from quorum.ports import (
 )
 from quorum.questions import Inquirer
 from quorum.snapshots import SnapshotPolicy, Snapshotter
-from quorum.waiters import OffsetWaiters
+from quorum.waiters import ChangeSignal, OffsetWaiters
 from quorumlog.errors import ConfigError, FatalError
 from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.runtime.logging import get_logger
@@ -147,7 +147,7 @@ class QuorumNode(NodeProperties):
         self._was_paused = False
         self._resumed_at = 0.0
 
-        self._changed: asyncio.Event | None = None
+        self._changed = ChangeSignal()
         self._leader_watermark: tuple[int, int] | None = None  # (epoch, the leader's high watermark), as last received
         self._caught_up_at: float | None = None
 
@@ -179,7 +179,7 @@ class QuorumNode(NodeProperties):
                     next_step="give --join HOST:PORT of any node, --initial-voters, or --standalone",
                 )
             disk = LogDisk(self._store, stored.log_end, self._post, self._linger_ms, self.meter.fsynced)
-            applier = Applier(core, disk, self._machine, self._snapshots, self._notify_changed)
+            applier = Applier(core, disk, self._machine, self._snapshots, self._changed.notify)
             self._opened = _Opened(core, disk, applier)
             self._transport.serve(self.handle)
             await self._transport.start()
@@ -356,7 +356,7 @@ class QuorumNode(NodeProperties):
                         "if that voter still runs: give this node another id",
                     )
                 self._joined.set()
-                self._notify_changed()
+                self._changed.notify()
             case NodeRefused(message, newer_generation):
                 if newer_generation is not None:
                     core = self.core
@@ -382,7 +382,7 @@ class QuorumNode(NodeProperties):
 
     def _heard(self, reply: FetchReply) -> None:
         self._leader_watermark = (reply.known.epoch, reply.high_watermark)
-        self._notify_changed()
+        self._changed.notify()
 
     def _linger_ms(self) -> int:
         return self._config.append_linger_ms if self.role is Role.LEADER else 0
@@ -439,7 +439,7 @@ class QuorumNode(NodeProperties):
         if change.role is not Role.RESIGNED:
             self._exchange.end_farewells()
         self._machine.leadership(change.epoch, change.leader_id, is_leader)
-        self._notify_changed()
+        self._changed.notify()
 
     # For the state machine's owner
 
@@ -521,14 +521,7 @@ class QuorumNode(NodeProperties):
 
         The caller sets the deadline.
         """
-        if self._changed is None:
-            self._changed = asyncio.Event()
         await self._changed.wait()
-
-    def _notify_changed(self) -> None:
-        if self._changed is not None:
-            self._changed.set()
-            self._changed = None
 
     async def resign(self, reason: str) -> None:
         """Give up leadership if this node leads.

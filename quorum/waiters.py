@@ -1,4 +1,4 @@
-"""Waiting until the log reaches an offset."""
+"""Waiting until the log reaches an offset, or until something changes."""
 
 from __future__ import annotations
 
@@ -43,3 +43,22 @@ class OffsetWaiters:
         for _, _, future in sorted(waiting):
             if not future.done():
                 future.set_exception(error)
+
+
+class ChangeSignal:
+    """Wakes all tasks that wait for the next change."""
+
+    def __init__(self) -> None:
+        self._event: asyncio.Event | None = None  # while tasks wait
+
+    async def wait(self) -> None:
+        """Wait until the next `notify`.  The caller sets the deadline."""
+        if self._event is None:
+            self._event = asyncio.Event()
+        await self._event.wait()
+
+    def notify(self) -> None:
+        """Wake all tasks that wait now."""
+        if self._event is not None:
+            self._event.set()
+            self._event = None

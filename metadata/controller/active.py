@@ -55,6 +55,7 @@ from metadata.image import ClusterImage
 from metadata.records import RECORDS_PER_BATCH_MAX, BrokerChange, Config, Record, RegisterBroker
 from quorum.core.types import Batch
 from quorum.ports import CannotAppendNowError, LeadershipLostError, NotLeaderError
+from quorum.waiters import ChangeSignal
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.errors import ApiError
 
@@ -135,7 +136,7 @@ class ActiveController:
         self._leadership: _Leadership | None = None
         self._won_epoch: int | None = None
         self._leader_change_epoch = -1
-        self._changed: asyncio.Event | None = None
+        self._changed = ChangeSignal()
         self._failure: asyncio.Future[None] | None = None
         self._early_failure: BaseException | None = None
         self.new_id = new_id
@@ -182,14 +183,7 @@ class ActiveController:
 
         The caller sets the deadline.
         """
-        if self._changed is None:
-            self._changed = asyncio.Event()
         await self._changed.wait()
-
-    def _tell_changed(self) -> None:
-        if self._changed is not None:
-            self._changed.set()
-            self._changed = None
 
     # From the replay
 
@@ -199,7 +193,7 @@ class ActiveController:
             self._deactivate(f"epoch {epoch}, leader {leader_id}")
         self._won_epoch = epoch if is_leader else None
         self._activate_if_due()
-        self._tell_changed()
+        self._changed.notify()
 
     def leader_change_applied(self, epoch: int) -> None:
         """Note that the LeaderChange record of `epoch` was applied.  Become active if this node leads that epoch."""
@@ -223,7 +217,7 @@ class ActiveController:
         self._leadership = _Leadership(epoch, image)
         logger.info("controller active", epoch=epoch, end_offset=image.end_offset, brokers=len(image.brokers))
         self._begin_background(self._leadership)
-        self._tell_changed()
+        self._changed.notify()
 
     def _begin_background(self, leadership: _Leadership) -> None:
         decide, timeout_s = partial(self._background, leadership), self._settings.session_timeout_ms / 1000
@@ -254,7 +248,7 @@ class ActiveController:
             return
         leadership.background.stop()
         logger.info("controller inactive", epoch=leadership.epoch, why=why, dropped_batches=len(leadership.prepared))
-        self._tell_changed()
+        self._changed.notify()
 
     # Decide, append, wait
 
