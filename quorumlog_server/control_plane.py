@@ -273,9 +273,7 @@ class ControlPlane:
 
     def is_ready(self) -> tuple[bool, dict[str, str]]:
         """Return whether all checks hold, and for each check `ok` or the reason."""
-        results = {name: check() for name, check in self.checks().items()}
-        ready = all(result.ok for result in results.values())
-        return ready, {name: "ok" if result.ok else result.detail for name, result in results.items()}
+        return readiness(self.checks())
 
     async def ready(self) -> None:
         """Wait until all checks hold.  The caller sets the deadline."""
@@ -372,6 +370,13 @@ class ControlPlane:
         register_availability(metrics, availability)
         meter.on_commit = metrics.histogram("quorum_commit_seconds", "From append to commit.").observe
         meter.on_fsync = metrics.histogram("quorum_fsync_seconds", "One transaction of the quorum store.").observe
+
+
+def readiness(checks: dict[str, Callable[[], Check]]) -> tuple[bool, dict[str, str]]:
+    """Return whether all checks hold, and for each check `ok` or the reason."""
+    results = dict(_results(checks))
+    ready = all(result.ok for result in results.values())
+    return ready, {name: "ok" if result.ok else result.detail for name, result in results.items()}
 
 
 def _results(checks: dict[str, Callable[[], Check]]) -> Iterator[tuple[str, Check]]:

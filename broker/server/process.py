@@ -42,7 +42,7 @@ from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
 from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
-from quorumlog_server.control_plane import ControlPlane, make_store, quorum_directory
+from quorumlog_server.control_plane import ControlPlane, make_store, quorum_directory, readiness
 
 logger = get_logger("broker")
 
@@ -314,9 +314,7 @@ class BrokerProcess:
 
     def is_ready(self) -> tuple[bool, dict[str, str]]:
         """Return whether all checks hold, and for each check `ok` or the reason."""
-        results = {name: check() for name, check in self.checks().items()}
-        ready = all(result.ok for result in results.values())
-        return ready, {name: "ok" if result.ok else result.detail for name, result in results.items()}
+        return readiness(self.checks())
 
     async def ready(self) -> None:
         """Wait until all checks hold.  The caller sets the deadline."""
