@@ -25,17 +25,14 @@ from metadata.records import (
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    """A change from `old` to `new`.  Everything is ordered: topics by id, indexes and broker ids ascending.
+    """A change from one image to another.  Everything is ordered: topics by id, indexes and broker ids ascending.
 
     partitions: topic id → indexes of partitions that were created, changed or removed one by one.  The images show
-    which of these happened.  topics_removed: topics of `old` that were deleted with all their partitions.
-    topics_renewed: id in `old` → id in `new`, for topics that got another id; they count neither as created nor as
-    removed.  `partitions` lists their partitions under the new id, including removed partitions.
+    which of these happened.  topics_removed: topics of the old image that were deleted with all their partitions.
+    topics_renewed: old id → new id, for topics that got another id; they do not count as removed.  `partitions` lists
+    their partitions under the new id, including removed partitions.
     """
 
-    old: ClusterImage
-    new: ClusterImage
-    topics_created: tuple[UUID, ...]
     topics_removed: tuple[UUID, ...]
     topics_renewed: Mapping[UUID, UUID]
     partitions: Mapping[UUID, tuple[int, ...]]
@@ -66,12 +63,8 @@ def delta(old: ClusterImage, new: ClusterImage, records: Sequence[Record]) -> De
             case Config():
                 configs.add((record.scope, record.resource))
     renewed = {first: now for now, first in origins.items() if first in old.topics and now in new.topics}
-    created = topics.difference(renewed.values())
     removed = topics.difference(renewed)
     return Delta(
-        old=old,
-        new=new,
-        topics_created=tuple(sorted(each for each in created if each in new.topics and each not in old.topics)),
         topics_removed=tuple(sorted(each for each in removed if each in old.topics and each not in new.topics)),
         topics_renewed={each: renewed[each] for each in sorted(renewed)},
         partitions={each: tuple(sorted(partitions[each])) for each in sorted(partitions) if each in new.topics},
