@@ -59,7 +59,11 @@ class ChangeGate:
         self._replication = replication
 
     def decide(self, leader: Leader, work: PendingChange, now_ms: int) -> Verdict | ControlRecord | None:
-        """Return the decision about a change, or None to wait; see the module's docstring."""
+        """Return the decision about a change, or None to wait; see the module's docstring.
+
+        Also begin the checks that the decision waits for: add probes to `work`, answer a newcomer's parked fetch, or
+        begin a round in which the voters confirm the change.
+        """
         match work.change:
             case AddVoter() as change:
                 return self._decide_add(leader, work, change, now_ms)

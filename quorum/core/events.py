@@ -16,7 +16,6 @@ from quorum.core.messages import Reply, Request
 from quorum.core.types import (
     Batch,
     ControlRecord,
-    Election,
     LogBase,
     LogEnd,
     QuorumState,
@@ -464,7 +463,6 @@ __all__ = [
     "ConfirmRead",
     "ControlApplied",
     "Effect",
-    "Election",
     "Event",
     "Joined",
     "LoadSnapshot",
