@@ -59,7 +59,7 @@ class CorruptStoreError(FatalError):
 
 
 class RemoteProtocolError(QuorumlogError):
-    """A peer violated the protocol: count it and close that connection."""
+    """A peer violated the protocol: log it and close that connection."""
 
 
 class ClusterError(QuorumlogError):

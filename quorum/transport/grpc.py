@@ -122,8 +122,6 @@ class GrpcTransport:
         self._closed = False
         self._lines = LineBudget(logger, lambda: asyncio.get_running_loop().time(), 1, _LOG_EVERY_S)
         self.is_serving: Callable[[], bool] = lambda: False  # the answer of gRPC health
-        self.malformed_requests = 0
-        self.malformed_replies = 0
 
     # Incoming
 
@@ -284,11 +282,9 @@ class GrpcTransport:
             await _abort(context, grpc.StatusCode.INTERNAL, f"{rpc} failed; see the log of this node")
 
     async def _refuse_size(self, rpc: AnyRpc, size: int, limit: int, context: _Context) -> NoReturn:
-        self.malformed_requests += 1
         await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"{rpc} of {size} bytes; the limit is {limit}")
 
     async def _refuse_malformed(self, problem: str, context: _Context) -> NoReturn:
-        self.malformed_requests += 1
         self._lines.warning("malformed_request", peer=context.peer(), problem=problem)
         await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, problem)
 
@@ -379,8 +375,7 @@ class GrpcTransport:
         self._closing.append(asyncio.get_running_loop().create_task(channel.grpc.close()))
 
     async def _distrust(self, address: str, problem: str) -> None:
-        """Count a protocol violation of a peer, and drop the connection to it."""
-        self.malformed_replies += 1
+        """Log a protocol violation of a peer, and drop the connection to it."""
         self._lines.warning("malformed_reply", peer=address, problem=problem)
         channel = self._channels.pop(address, None)
         if channel is not None:
