@@ -157,6 +157,11 @@ class ActiveController:
     # State
 
     @property
+    def node(self) -> Node:
+        """The quorum node of this process."""
+        return self._node
+
+    @property
     def active(self) -> bool:
         return self._leadership is not None
 

@@ -1,7 +1,7 @@
 """The `Controller` service of every process.
 
 The service handles a request if the controller of this node is active.  Otherwise it forwards the request to the
-leader.
+leader.  The handlers are functions of other modules, and `METHODS` lists them.
 
 Every call ends shortly before the caller's timeout (`header.timeout_ms`), so that the caller gets a named outcome
 instead of its own timeout.  While no leader is known, or this node has won an election but its controller is not active
@@ -29,26 +29,27 @@ from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import Message
 
-from metadata.control.brokers import allocate_producer_ids
-from metadata.control.decision import Decision, with_end
-from metadata.control.errors import OK, Outcome
-from metadata.control.partitions import alter_partition, assign_directories
-from metadata.control.preferred import Preferred, least_burdened, set_preferred
-from metadata.control.topics import CreatedTopic, DeletedTopic, create_topics, delete_topics
-from metadata.controller import admin, configs, convert, elections, features, reassignments, voters
+from metadata.control.errors import Outcome
+from metadata.controller import (
+    admin,
+    brokers,
+    configs,
+    convert,
+    elections,
+    features,
+    preferred,
+    reassignments,
+    topics,
+    voters,
+)
 from metadata.controller.active import NOT_CONTROLLER, OUTCOME_UNKNOWN, TIMED_OUT, ActiveController
-from metadata.controller.describe import describe_brokers, describe_topics
 from metadata.controller.ports import Node
 from metadata.image import ClusterImage
-from metadata.image.topic_configs import COMPRESSION_TYPE
-from quorum.core.events import VoterChangeError
 from quorum.ports import UnreachableError
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire import rpcs
-from quorumlog.wire.compression import unavailable_codecs
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import AnyRpc, ReplyT, RequestT, Rpc, Sender, header_of, result_of
-from quorumlog.wire.v1 import controller_pb2 as pb
 
 DEFAULT_TIMEOUT_MS = 30_000
 TIMEOUT_MAX_MS = 600_000
@@ -86,10 +87,10 @@ class Load(Enum):
 IN_PROGRESS_MAX = {Load.ADMINISTRATION: 1_000, Load.BROKERS: 10_000, Load.HEARTBEATS: 10_000}
 """Maximum number of requests of each kind in progress; further requests are refused with OVERLOADED."""
 
-Handle = Callable[["ControllerService", RequestT, float], Awaitable[ReplyT | Outcome]]
+Handle = Callable[[ActiveController, RequestT, float], Awaitable[ReplyT | Outcome]]
 """Answers a request on the active controller, within a number of milliseconds.  Raises RemoteProtocolError if the
 request is malformed; `ControllerService.handle` turns the error into a refusal."""
-Describe = Callable[["ControllerService", RequestT, ClusterImage], Awaitable[ReplyT | Outcome]]
+Describe = Callable[[ActiveController, RequestT, ClusterImage], Awaitable[ReplyT | Outcome]]
 """Answers a read from an image.  Raises the same error as `Handle`."""
 
 
@@ -111,9 +112,9 @@ def _read(rpc: Rpc[RequestT, ReplyT], describe: Describe[RequestT, ReplyT]) -> _
     """Return a method for a read, which the active controller answers from its `committed_image`."""
     assert rpc.reads_only, rpc
 
-    async def handle(service: ControllerService, request: RequestT, timeout_ms: float) -> ReplyT | Outcome:
-        image = await service.controller.committed_image(timeout_ms)
-        return image if isinstance(image, Outcome) else await describe(service, request, image)
+    async def handle(controller: ActiveController, request: RequestT, timeout_ms: float) -> ReplyT | Outcome:
+        image = await controller.committed_image(timeout_ms)
+        return image if isinstance(image, Outcome) else await describe(controller, request, image)
 
     return _Method(rpc, handle, describe)
 
@@ -121,15 +122,8 @@ def _read(rpc: Rpc[RequestT, ReplyT], describe: Describe[RequestT, ReplyT]) -> _
 def _by_image(
     describe: Callable[[ClusterImage, RequestT], Awaitable[ReplyT | Outcome]],
 ) -> Describe[RequestT, ReplyT]:
-    """Adapt a read of another module, which needs only the image."""
-    return lambda service, request, image: describe(image, request)
-
-
-def _by_controller(
-    handle: Callable[[ActiveController, RequestT, float], Awaitable[ReplyT | Outcome]],
-) -> Handle[RequestT, ReplyT]:
-    """Adapt a handler of another module, which needs only the active controller."""
-    return lambda service, request, timeout_ms: handle(service.controller, request, timeout_ms)
+    """Adapt a read that needs only the image."""
+    return lambda controller, request, image: describe(image, request)
 
 
 class ControllerService:
@@ -202,7 +196,7 @@ class ControllerService:
                 return TIMED_OUT if self.controller.active else NOT_CONTROLLER
             leader_id, address = self._node.leader_id, self._node.leader_address
             if self.controller.active or (leader_id == self._node.node_id and not method.needs_controller):
-                answered = await method.handle(self, request, remaining_ms)
+                answered = await method.handle(self.controller, request, remaining_ms)
                 return PAUSED if answered == NOT_CONTROLLER and self._node.paused else answered
             if leader_id is not None and leader_id != self._node.node_id:
                 if header.forwarded:
@@ -223,7 +217,7 @@ class ControllerService:
         image = self.controller.applied_image
         if not image.end_offset:
             return NOTHING_APPLIED
-        answer: Message | Outcome = await describe(self, request, image)
+        answer: Message | Outcome = await describe(self.controller, request, image)
         if not isinstance(answer, Outcome):
             result = result_of(answer)
             result.unconfirmed = True
@@ -274,155 +268,6 @@ class ControllerService:
         if not call.done():
             await asyncio.wait({call}, timeout=REPLACED_GRACE_MS / 1000)
 
-    # Handlers of the methods
-
-    async def _register(self, request: pb.RegisterBrokerRequest, timeout_ms: float) -> pb.RegisterBrokerReply | Outcome:
-        early_topics = convert.early_topics(request)
-        answer = await self.controller.register(convert.registration(request), early_topics, timeout_ms)
-        return answer if isinstance(answer, Outcome) else convert.registered(answer)
-
-    async def _heartbeat(
-        self, request: pb.BrokerHeartbeatRequest, timeout_ms: float
-    ) -> pb.BrokerHeartbeatReply | Outcome:
-        answer = await self.controller.heartbeat(
-            convert.heartbeat(request), request.received_offset, request.pending_changes, timeout_ms
-        )
-        return answer if isinstance(answer, Outcome) else convert.heartbeat_answer(answer)
-
-    async def _alter_partition(
-        self, request: pb.AlterPartitionRequest, timeout_ms: float
-    ) -> pb.AlterPartitionReply | Outcome:
-        changes = convert.isr_changes(request)
-        answer = await self.controller.execute(
-            lambda image: alter_partition(image, request.broker_id, request.broker_epoch, changes), timeout_ms
-        )
-        return answer if isinstance(answer, Outcome) else convert.altered(answer)
-
-    async def _assign_directories(
-        self, request: pb.AssignDirectoriesRequest, timeout_ms: float
-    ) -> pb.AssignDirectoriesReply | Outcome:
-        items = convert.assignments(request)
-        answer: Outcome = await self.controller.execute(
-            lambda image: assign_directories(image, request.broker_id, request.broker_epoch, items), timeout_ms
-        )
-        return convert.assigned(answer)
-
-    async def _allocate(
-        self, request: pb.AllocateProducerIdsRequest, timeout_ms: float
-    ) -> pb.AllocateProducerIdsReply | Outcome:
-        answer = await self.controller.execute(
-            lambda image: allocate_producer_ids(image, request.broker_id, request.broker_epoch), timeout_ms
-        )
-        return answer if isinstance(answer, Outcome) else convert.allocated(answer)
-
-    async def _create_topics(
-        self, request: pb.CreateTopicsRequest, timeout_ms: float
-    ) -> pb.CreateTopicsReply | Outcome:
-        topics = convert.new_topics(request)
-        unavailable = unavailable_codecs(
-            {value for each in topics for key, value in each.configs if key == COMPRESSION_TYPE}
-        )
-
-        def decide(image: ClusterImage) -> Decision[tuple[tuple[CreatedTopic, ...], int]]:
-            decision = create_topics(
-                image,
-                topics,
-                self.controller.new_id,
-                validate_only=request.header.validate_only,
-                has_one_voter=len(self._node.voter_ids) == 1,
-                unavailable=unavailable,
-            )
-            return with_end(image, decision)
-
-        answer = await self.controller.execute(decide, timeout_ms)
-        return answer if isinstance(answer, Outcome) else convert.created(answer[0], OK, answer[1])
-
-    async def _delete_topics(
-        self, request: pb.DeleteTopicsRequest, timeout_ms: float
-    ) -> pb.DeleteTopicsReply | Outcome:
-        names, topic_ids = convert.topics_to_delete(request)
-
-        def decide(image: ClusterImage) -> Decision[tuple[tuple[DeletedTopic, ...], int]]:
-            decision = delete_topics(image, names, topic_ids, validate_only=request.header.validate_only)
-            return with_end(image, decision)
-
-        answer = await self.controller.execute(decide, timeout_ms)
-        return answer if isinstance(answer, Outcome) else convert.deleted(answer[0], OK, answer[1])
-
-    async def _describe_topics(
-        self, request: pb.DescribeTopicsRequest, image: ClusterImage
-    ) -> pb.DescribeTopicsReply | Outcome:
-        return await describe_topics(image, request.names)
-
-    async def _describe_brokers(
-        self, request: pb.DescribeBrokersRequest, image: ClusterImage
-    ) -> pb.DescribeBrokersReply | Outcome:
-        sessions = [(broker_id, self.controller.session(broker_id)) for broker_id in image.brokers]
-        return describe_brokers(image, self._node.cluster_id or "", sessions)
-
-    async def _change_voters(
-        self, request: pb.ChangeVotersRequest, timeout_ms: float
-    ) -> pb.ChangeVotersReply | Outcome:
-        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        dry_run = request.header.validate_only
-        result = await self._node.change_voters(voters.change(request), dry_run=dry_run, timeout_ms=int(timeout_ms))
-        if not result.changed and not result.offset and result.error not in voters.UNSETTLED:
-            return await self._confirmed(voters.changed(result), deadline)
-        return voters.changed(result)
-
-    async def _transfer_leader(
-        self, request: pb.TransferLeaderRequest, timeout_ms: float
-    ) -> pb.TransferLeaderReply | Outcome:
-        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
-        to = request.to if request.HasField("to") else None
-        known = to is None or to in self._node.voter_ids
-        if to == self._node.node_id or (request.header.validate_only and known):
-            return await self._confirmed(pb.TransferLeaderReply(result=convert.result(OK)), deadline)
-        if not known:
-            unknown = Outcome(
-                ApiError.VOTER_NOT_FOUND, f"node {to} is not a voter", "see `kctl quorum status` for the voters"
-            )
-            return await self._confirmed(rpcs.TRANSFER_LEADER.reply_of(convert.result(unknown)), deadline)
-        answer = await self._node.transfer_leader(to, int(timeout_ms))
-        if answer.error is VoterChangeError.NONE or answer.error in voters.UNSETTLED:
-            return voters.transferred(answer)
-        return await self._confirmed(voters.transferred(answer), deadline)
-
-    async def _confirmed(self, reply: ReplyT, deadline: float) -> ReplyT | Outcome:
-        """Return `reply` once it is proven that this node still led at the call, else the reason for the missing proof.
-
-        Only for a reply without an append: the commit of an append is itself the proof.
-        """
-        left_ms = max((deadline - asyncio.get_running_loop().time()) * 1000, 1)
-        return await self.controller.confirm(left_ms) or reply
-
-    async def _set_preferred(
-        self, request: pb.SetPreferredControllersRequest, timeout_ms: float
-    ) -> pb.SetPreferredControllersReply | Outcome:
-        def decide(image: ClusterImage) -> Decision[tuple[Preferred, int]]:
-            voter_ids = self._node.voter_ids
-            wanted = least_burdened(image, voter_ids) if request.auto else tuple(request.node_ids)
-            decision = set_preferred(image, wanted, voter_ids, validate_only=request.header.validate_only)
-            return with_end(image, decision)
-
-        answer = await self.controller.execute(decide, timeout_ms)
-        if isinstance(answer, Outcome):
-            return answer
-        preferred, offset = answer
-        return pb.SetPreferredControllersReply(
-            result=convert.result(preferred.outcome),
-            changed=preferred.changed,
-            offset=offset,
-            node_ids=preferred.node_ids,
-        )
-
-    async def _describe_preferred(
-        self, request: pb.DescribePreferredControllersRequest, image: ClusterImage
-    ) -> pb.DescribePreferredControllersReply | Outcome:
-        return pb.DescribePreferredControllersReply(
-            result=convert.result(OK), offset=image.end_offset, node_ids=image.preferred_controllers
-        )
-
 
 def _allowed_ms(asked_ms: int) -> float:
     """Return the time limit: the caller's timeout, less a tenth (at most half a second) for sending the answer."""
@@ -444,30 +289,30 @@ def _refused(rpc: AnyRpc, outcome: Outcome) -> Message:
 METHODS: dict[AnyRpc, _Method] = {
     method.rpc: method
     for method in (
-        _change(rpcs.REGISTER_BROKER, ControllerService._register),
-        _change(rpcs.BROKER_HEARTBEAT, ControllerService._heartbeat),
-        _change(rpcs.ALTER_PARTITION, ControllerService._alter_partition),
-        _change(rpcs.ASSIGN_DIRECTORIES, ControllerService._assign_directories),
-        _change(rpcs.ALLOCATE_PRODUCER_IDS, ControllerService._allocate),
-        _change(rpcs.CREATE_TOPICS, ControllerService._create_topics),
-        _change(rpcs.DELETE_TOPICS, ControllerService._delete_topics),
-        _read(rpcs.DESCRIBE_TOPICS, ControllerService._describe_topics),
-        _read(rpcs.DESCRIBE_BROKERS, ControllerService._describe_brokers),
-        _change(rpcs.ADD_PARTITIONS, _by_controller(admin.add_partitions)),
-        _change(rpcs.REMOVE_PARTITIONS, _by_controller(admin.remove_partitions)),
-        _change(rpcs.UNREGISTER_BROKER, _by_controller(admin.unregister_broker)),
-        _change(rpcs.ALTER_CONFIGS, _by_controller(configs.alter_configs)),
+        _change(rpcs.REGISTER_BROKER, brokers.register_broker),
+        _change(rpcs.BROKER_HEARTBEAT, brokers.broker_heartbeat),
+        _change(rpcs.ALTER_PARTITION, brokers.alter_partition),
+        _change(rpcs.ASSIGN_DIRECTORIES, brokers.assign_directories),
+        _change(rpcs.ALLOCATE_PRODUCER_IDS, brokers.allocate_producer_ids),
+        _change(rpcs.CREATE_TOPICS, topics.create_topics),
+        _change(rpcs.DELETE_TOPICS, topics.delete_topics),
+        _read(rpcs.DESCRIBE_TOPICS, _by_image(topics.describe_topics)),
+        _read(rpcs.DESCRIBE_BROKERS, brokers.describe_brokers),
+        _change(rpcs.ADD_PARTITIONS, admin.add_partitions),
+        _change(rpcs.REMOVE_PARTITIONS, admin.remove_partitions),
+        _change(rpcs.UNREGISTER_BROKER, admin.unregister_broker),
+        _change(rpcs.ALTER_CONFIGS, configs.alter_configs),
         _read(rpcs.DESCRIBE_CONFIGS, _by_image(configs.describe_configs)),
-        _change(rpcs.ELECT_LEADERS, _by_controller(elections.elect_leaders)),
-        _change(rpcs.ALTER_REASSIGNMENTS, _by_controller(reassignments.alter_reassignments)),
+        _change(rpcs.ELECT_LEADERS, elections.elect_leaders),
+        _change(rpcs.ALTER_REASSIGNMENTS, reassignments.alter_reassignments),
         _read(rpcs.LIST_REASSIGNMENTS, _by_image(reassignments.describe_reassignments)),
-        _change(rpcs.CHANGE_VOTERS, ControllerService._change_voters),
+        _change(rpcs.CHANGE_VOTERS, voters.change_voters),
         # A leader that cannot become the active controller must be able to hand over.
-        _change(rpcs.TRANSFER_LEADER, ControllerService._transfer_leader, needs_controller=False),
-        _change(rpcs.SET_PREFERRED_CONTROLLERS, ControllerService._set_preferred),
-        _read(rpcs.DESCRIBE_PREFERRED_CONTROLLERS, ControllerService._describe_preferred),
+        _change(rpcs.TRANSFER_LEADER, voters.transfer_leader, needs_controller=False),
+        _change(rpcs.SET_PREFERRED_CONTROLLERS, preferred.set_preferred_controllers),
+        _read(rpcs.DESCRIBE_PREFERRED_CONTROLLERS, _by_image(preferred.describe_preferred_controllers)),
         _read(rpcs.DESCRIBE_FEATURES, _by_image(features.describe_features)),
-        _change(rpcs.UPGRADE_FEATURE, _by_controller(features.upgrade_feature)),
+        _change(rpcs.UPGRADE_FEATURE, features.upgrade_feature),
     )
 }
 """Every RPC of the service."""

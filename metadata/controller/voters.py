@@ -5,11 +5,13 @@ This module checks and converts requests and replies; the quorum decides (`quoru
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 from metadata import codec
 from metadata.control.errors import OK, Outcome
 from metadata.controller import convert
+from metadata.controller.active import ActiveController
 from quorum.core.events import (
     AddVoter,
     CancelTarget,
@@ -24,7 +26,9 @@ from quorum.core.events import (
 from quorum.core.types import ReplicaKey, VoterSet
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.runtime.addresses import NODE_ID_MAX, parse_target
+from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
+from quorumlog.wire.rpcs import ReplyT
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 TARGET_VOTERS_MAX = 15
@@ -54,7 +58,46 @@ UNSETTLED = {
 """Errors that reveal nothing about the voters.  A leader may return them without confirming that it still leads."""
 
 
-def change(request: pb.ChangeVotersRequest) -> VoterChange:
+async def change_voters(
+    controller: ActiveController, request: pb.ChangeVotersRequest, timeout_ms: float
+) -> pb.ChangeVotersReply | Outcome:
+    deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+    dry_run = request.header.validate_only
+    result = await controller.node.change_voters(change_from(request), dry_run=dry_run, timeout_ms=int(timeout_ms))
+    if not result.changed and not result.offset and result.error not in UNSETTLED:
+        return await _confirmed(controller, changed_reply(result), deadline)
+    return changed_reply(result)
+
+
+async def transfer_leader(
+    controller: ActiveController, request: pb.TransferLeaderRequest, timeout_ms: float
+) -> pb.TransferLeaderReply | Outcome:
+    node, deadline = controller.node, asyncio.get_running_loop().time() + timeout_ms / 1000
+    to = request.to if request.HasField("to") else None
+    known = to is None or to in node.voter_ids
+    if to == node.node_id or (request.header.validate_only and known):
+        return await _confirmed(controller, pb.TransferLeaderReply(result=convert.result(OK)), deadline)
+    if not known:
+        unknown = Outcome(
+            ApiError.VOTER_NOT_FOUND, f"node {to} is not a voter", "see `kctl quorum status` for the voters"
+        )
+        return await _confirmed(controller, rpcs.TRANSFER_LEADER.reply_of(convert.result(unknown)), deadline)
+    answer = await node.transfer_leader(to, int(timeout_ms))
+    if answer.error is VoterChangeError.NONE or answer.error in UNSETTLED:
+        return transferred_reply(answer)
+    return await _confirmed(controller, transferred_reply(answer), deadline)
+
+
+async def _confirmed(controller: ActiveController, reply: ReplyT, deadline: float) -> ReplyT | Outcome:
+    """Return `reply` once it is proven that this node still led at the call, else the reason for the missing proof.
+
+    Only for a reply without an append: the commit of an append is itself the proof.
+    """
+    left_ms = max((deadline - asyncio.get_running_loop().time()) * 1000, 1)
+    return await controller.confirm(left_ms) or reply
+
+
+def change_from(request: pb.ChangeVotersRequest) -> VoterChange:
     """Return the requested change.
 
     Raises:
@@ -77,7 +120,7 @@ def change(request: pb.ChangeVotersRequest) -> VoterChange:
     raise RemoteProtocolError("the request contains no change of the voters")
 
 
-def changed(result: VoterChangeResult) -> pb.ChangeVotersReply:
+def changed_reply(result: VoterChangeResult) -> pb.ChangeVotersReply:
     outcome = _outcome(result.error, result.message, result.next_step)
     return pb.ChangeVotersReply(
         result=convert.result(outcome),
@@ -88,7 +131,7 @@ def changed(result: VoterChangeResult) -> pb.ChangeVotersReply:
     )
 
 
-def transferred(answer: Transferred) -> pb.TransferLeaderReply:
+def transferred_reply(answer: Transferred) -> pb.TransferLeaderReply:
     advice = _TRANSFER_ADVICE.get(answer.error, "")
     outcome = OK if answer.error is VoterChangeError.NONE else _outcome(answer.error, answer.message, advice)
     return pb.TransferLeaderReply(result=convert.result(outcome))

@@ -29,8 +29,8 @@ MUTANTS = (
     Mutant(
         "a leader that cannot become active does not hand over",
         SERVICE,
-        "ControllerService._transfer_leader, needs_controller=False)",
-        "ControllerService._transfer_leader)",
+        "voters.transfer_leader, needs_controller=False)",
+        "voters.transfer_leader)",
         (f"{VOTER_TESTS}::test_a_leader_that_is_not_active_hands_over",),
     ),
     Mutant(
@@ -52,8 +52,8 @@ MUTANTS = (
     ),
     Mutant(
         "a codec whose library is missing is accepted for a new topic",
-        SERVICE,
-        "                unavailable=unavailable,\n",
+        "metadata/controller/topics.py",
+        "            unavailable=unavailable,\n",
         "",
         (f"{ADMIN_TESTS}::test_a_codec_whose_library_is_missing_is_refused_with_the_reason",),
     ),
@@ -273,7 +273,7 @@ MUTANTS = (
     ),
     Mutant(
         "the topics that had write.caching do not reach the controller's decision",
-        SERVICE,
+        "metadata/controller/brokers.py",
         "early_topics = convert.early_topics(request)",
         "early_topics = frozenset()",
         ("tests/simulation/test_write_caching.py",),

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from metadata.control import topics
 from metadata.control.topics import create_topics
-from metadata.controller import service
 from metadata.controller.service import IN_PROGRESS_MAX, Load
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -123,7 +123,7 @@ def test_a_request_that_queues_behind_slow_ones_is_answered_before_its_timeout(m
             loop.now += 0.01
             return create_topics(*asked, **options)
 
-        monkeypatch.setattr(service, "create_topics", slow)
+        monkeypatch.setattr(topics, "create_topics", slow)
         begin = loop.now
         earlier = [plane.start(rpcs.CREATE_TOPICS, new_topic(f"t{number}"), 10_000) for number in range(100)]
         late = await plane.start(rpcs.CREATE_TOPICS, new_topic("late"), 500)
