@@ -225,7 +225,7 @@ class GroupCoordinators:
 
     # -- transactions
 
-    async def end_transaction(
+    async def write_marker(
         self,
         partition: int,
         producer: tuple[int, int],

@@ -182,7 +182,7 @@ class HangingTransactions:
         marker = EndTxnMarker(is_commit, max(0, suspect.coordinator_epoch))
         producer = suspect.open.producer_id, suspect.epoch + 1 if is_commit else suspect.epoch
         if replica.topic == CONSUMER_OFFSETS:
-            code = await self._groups.end_transaction(
+            code = await self._groups.write_marker(
                 replica.key.index,
                 producer,
                 TransactionEnd(marker.is_commit, marker.coordinator_epoch),

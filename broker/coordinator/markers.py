@@ -66,7 +66,7 @@ class MarkerWriter:
         """
         if topic == CONSUMER_OFFSETS:
             ends = TransactionEnd(marker.is_commit, marker.coordinator_epoch)
-            return int(await self._groups.end_transaction(index, producer, ends, has_raised=has_raised))
+            return int(await self._groups.write_marker(index, producer, ends, has_raised=has_raised))
         if is_internal(topic):  # its coordinator could not load a marker, and would stop
             return int(KafkaCode.INVALID_TOPIC_EXCEPTION)
         replica: Replica | None = self._table.find(topic, index)

@@ -101,19 +101,19 @@ class _Queued(NamedTuple):
     needs_log: bool = False
 
 
-class _Ordered(NamedTuple):
-    """An effect that waits for the watermark."""
-
-    end_offset: int
-    effect: Any
-
-
-class _Held(NamedTuple):
+class _HeldAnswer(NamedTuple):
     """An answer that waits for the watermark.  since_ms: when it was made."""
 
     end_offset: int
     since_ms: int
     answer: Answer
+
+
+class _HeldEffect(NamedTuple):
+    """An effect that waits for the watermark."""
+
+    end_offset: int
+    effect: Any
 
 
 class Coordinator(Generic[M]):
@@ -134,7 +134,6 @@ class Coordinator(Generic[M]):
         on_effect: called with each effect of the machine once the records before it are committed.
         """
         self._on_effect = on_effect
-        self._ordered: deque[_Ordered] = deque()
         self.state = State.LOADING
         self.machine: M | None = None
         self.task: asyncio.Task[None] | None = None
@@ -149,7 +148,8 @@ class Coordinator(Generic[M]):
         self._inbox: deque[_Queued] = deque()
         self._calls: dict[int, _Call] = {}
         self._next_call = 0
-        self._held: deque[_Held] = deque()
+        self._held_answers: deque[_HeldAnswer] = deque()
+        self._held_effects: deque[_HeldEffect] = deque()
         self._end_offset = 0
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
@@ -403,8 +403,8 @@ class Coordinator(Generic[M]):
             size += self._take_step(machine.tick(now), records, answers, effects)
         if records and not self._append(records, size):
             return False
-        self._held.extend(_Held(self._end_offset, now, answer) for answer in answers)
-        self._ordered.extend(_Ordered(self._end_offset, effect) for effect in effects)
+        self._held_answers.extend(_HeldAnswer(self._end_offset, now, answer) for answer in answers)
+        self._held_effects.extend(_HeldEffect(self._end_offset, effect) for effect in effects)
         self.on_watermark()
         if may_append:
             self._arm_tick(machine)
@@ -477,25 +477,25 @@ class Coordinator(Generic[M]):
         watermark = self._leader.high_watermark
         while self._uncommitted and self._uncommitted[0][0] <= watermark:
             self._uncommitted_bytes -= self._uncommitted.popleft()[1]
-        while self._held and self._held[0].end_offset <= watermark:
-            answer = self._held.popleft().answer
+        while self._held_answers and self._held_answers[0].end_offset <= watermark:
+            answer = self._held_answers.popleft().answer
             self._answer(answer.call, answer.response)
-        while self._ordered and self._ordered[0].end_offset <= watermark:
-            effect = self._ordered.popleft().effect
+        while self._held_effects and self._held_effects[0].end_offset <= watermark:
+            effect = self._held_effects.popleft().effect
             if self._on_effect is not None:
                 self._on_effect(self, effect)
         if self.state is State.LOADING:
             self._news.set()
-        elif self._held and self._commit_timer is None:
-            due_s = (self._held[0].since_ms + self._limits.commit_timeout_ms + TICK_SLACK_MS) / 1000
+        elif self._held_answers and self._commit_timer is None:
+            due_s = (self._held_answers[0].since_ms + self._limits.commit_timeout_ms + TICK_SLACK_MS) / 1000
             self._commit_timer = asyncio.get_running_loop().call_at(due_s, self._on_commit_timeout)
 
     def _on_commit_timeout(self) -> None:
         """Refuse the calls whose answers have waited for too long.  Their records may be committed later."""
         self._commit_timer = None
         oldest_ms = now_ms() - self._limits.commit_timeout_ms
-        while self._held and self._held[0].since_ms <= oldest_ms:
-            self._answer(self._held.popleft().answer.call, KafkaCode.COORDINATOR_NOT_AVAILABLE)
+        while self._held_answers and self._held_answers[0].since_ms <= oldest_ms:
+            self._answer(self._held_answers.popleft().answer.call, KafkaCode.COORDINATOR_NOT_AVAILABLE)
         self.on_watermark()
 
     # -- ticks
@@ -542,8 +542,8 @@ class Coordinator(Generic[M]):
             self.machine.close()
         self.machine = None
         self._inbox = deque(each for each in self._inbox if each.call is None and not each.is_read)
-        self._held.clear()
-        self._ordered.clear()
+        self._held_answers.clear()
+        self._held_effects.clear()
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
         self._set_tick(None)

@@ -121,8 +121,8 @@ class LedShare:
         self._group = group
         self._on_available = on_available
         self._on_idle = on_idle
-        self._is_unused = True
-        """No session uses this share partition: it was loaded for its dead letters, or its sessions have ended."""
+        self._is_used = False
+        """A session uses this share partition.  If not, it was loaded for its dead letters, or its sessions ended."""
         self._state_epoch = 0
         self._read_lock = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[KafkaCode]] = {}
@@ -276,9 +276,9 @@ class LedShare:
         self._after_change()
         return future
 
-    def release(self, member: str, *, is_unused: bool) -> None:
-        """Release the records of a member whose session has ended.  is_unused: no other session uses this object."""
-        self._is_unused = is_unused
+    def release(self, member: str, *, is_used: bool) -> None:
+        """Release the records of a member whose session has ended.  is_used: another session uses this object."""
+        self._is_used = is_used
         if self.core is not None and not self.has_ended:
             if self.core.release(member):
                 self._on_available()
@@ -288,16 +288,16 @@ class LedShare:
 
     def use(self) -> None:
         """Note that a session uses this share partition."""
-        self._is_unused = False
+        self._is_used = True
 
     @property
     def lingers(self) -> bool:
         """Return whether no session uses this share partition, but dead letters are missing."""
-        return self._is_unused and self._letter_task is not None
+        return not self._is_used and self._letter_task is not None
 
     def _report_idle(self) -> None:
         is_working = self._saving is not None or self._letter_task is not None
-        if self._is_unused and (self.has_ended or not is_working):
+        if not self._is_used and (self.has_ended or not is_working):
             self._on_idle()
 
     # -- saves and locks

@@ -402,7 +402,7 @@ class ShareGroups:
             key = ShareKey(group, *place)
             led = self.partitions.known(key)
             if led is not None:
-                led.release(member_id, is_unused=not self.sessions.uses(group, place))
+                led.release(member_id, is_used=self.sessions.uses(group, place))
 
     # -- the coordinator of groups
 

@@ -354,7 +354,7 @@ class Handlers:
     def _on_share_fetch(self, caller: Caller, frame: memoryview) -> Outcome:
         return share_groups.share_fetch(self._asked(caller, frame), self._reply_room)
 
-    def on_groups(self, answer: Callable[[DecodedRequest], Outcome], caller: Caller, frame: memoryview) -> Outcome:
+    def to_coordinator(self, answer: Callable[[DecodedRequest], Outcome], caller: Caller, frame: memoryview) -> Outcome:
         """Answer a request to coordinators with the function `answer`."""
         return answer(self._asked(caller, frame))
 
@@ -380,14 +380,14 @@ def _group(operation: Operation) -> Access:
 def _of_groups(low: int, offered: int, answer: Callable[[DecodedRequest], Outcome], operation: Operation) -> Handler:
     """Return the handler of a request about groups."""
     return Handler(
-        low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), _group(operation)
+        low, offered, lambda handlers, caller, frame: handlers.to_coordinator(answer, caller, frame), _group(operation)
     )
 
 
 def _of_brokers(low: int, offered: int, answer: Callable[[DecodedRequest], Outcome]) -> Handler:
     """Return the handler of a request between brokers, about share groups."""
     access = _cluster(Operation.CLUSTER_ACTION)
-    return Handler(low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), access)
+    return Handler(low, offered, lambda handlers, caller, frame: handlers.to_coordinator(answer, caller, frame), access)
 
 
 def _of_transactions(
@@ -395,7 +395,7 @@ def _of_transactions(
 ) -> Handler:
     """Return the handler of a request about transactions."""
     access = Access(Resource.TRANSACTIONAL_ID, operation)
-    return Handler(low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), access)
+    return Handler(low, offered, lambda handlers, caller, frame: handlers.to_coordinator(answer, caller, frame), access)
 
 
 def _fixed(low: int, offered: int, values_of: Callable[[Any], dict[str, Any]], operation: Operation) -> Handler:

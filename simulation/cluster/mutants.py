@@ -657,8 +657,8 @@ def _answers_early() -> list[Any]:
     on_watermark = Coordinator.on_watermark
 
     def answered(self: Coordinator[Any]) -> None:
-        while self._held:
-            answer = self._held.popleft().answer
+        while self._held_answers:
+            answer = self._held_answers.popleft().answer
             self._answer(answer.call, answer.response)
         on_watermark(self)
 

@@ -92,8 +92,8 @@ def _markers_early() -> list[Any]:
     on_watermark = Coordinator.on_watermark
 
     def early(self: Coordinator[Any]) -> None:
-        while self._ordered and self._on_effect is not None:
-            self._on_effect(self, self._ordered.popleft().effect)
+        while self._held_effects and self._on_effect is not None:
+            self._on_effect(self, self._held_effects.popleft().effect)
         on_watermark(self)
 
     return [patch.object(Coordinator, "on_watermark", early)]

@@ -172,15 +172,15 @@ MUTANTS = (
     Mutant(
         "an answer is sent before its records are committed",
         PARTITION,
-        "while self._held and self._held[0].end_offset <= watermark:",
-        "while self._held:",
+        "while self._held_answers and self._held_answers[0].end_offset <= watermark:",
+        "while self._held_answers:",
         (f"{TESTS}::test_answers_to_writes_and_reads_wait_for_the_high_watermark",),
     ),
     Mutant(
         "a read shows a state that is not committed",
         PARTITION,
-        "self._held.extend(_Held(self._end_offset, now, answer) for answer in answers)",
-        "self._held.extend(_Held(self._end_offset if records else 0, now, answer) for answer in answers)",
+        "self._held_answers.extend(_HeldAnswer(self._end_offset, now, answer) for answer in answers)",
+        "self._held_answers.extend(_HeldAnswer(self._end_offset if records else 0, now, answer) for answer in answers)",
         (f"{TESTS}::test_a_call_is_refused_if_its_record_is_not_committed_in_time",),
     ),
     Mutant(

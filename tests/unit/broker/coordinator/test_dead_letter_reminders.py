@@ -104,7 +104,7 @@ async def test_a_session_that_ends_during_the_load_leaves_no_share_partition_loa
     await place.until(lambda: len(place.shares.partitions))
     led = place.shares.partitions.known(place.key)
     assert led is not None
-    led.release("m", is_unused=True)
+    led.release("m", is_used=False)
     await loading
     await place.until(lambda: not len(place.shares.partitions))
 

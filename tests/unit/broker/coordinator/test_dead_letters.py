@@ -386,7 +386,7 @@ async def test_a_deleted_group_with_missing_dead_letters_leaves_no_share_partiti
     await place.fetch()
     await place.reject(0, 1)
     await place.until(lambda: place.cause)
-    (await place.led()).release("m", is_unused=True)
+    (await place.led()).release("m", is_used=False)
     place.state = None
     await place.until(lambda: len(place.shares.partitions) == 0)
 
@@ -450,7 +450,7 @@ async def test_a_share_partition_without_sessions_stays_loaded_until_its_dead_le
     await place.fetch()
     await place.reject(0, 1)
     await place.until(lambda: place.cause)
-    led.release("m", is_unused=True)
+    led.release("m", is_used=False)
     await asyncio.sleep(0.02)
     assert place.shares.partitions.known(place.key) is led
     await place.create_letters()
@@ -466,7 +466,7 @@ async def test_a_session_that_begins_after_a_reset_reads_the_new_state_despite_m
     await place.fetch()
     await place.reject(0, 2)
     await place.until(lambda: place.cause)
-    led.release("m", is_unused=True)
+    led.release("m", is_used=False)
     place.state = ShareState(0, 4, 0, 1)
     assert await place.fetch() == [(1, 2)]
     assert led.has_ended

@@ -258,7 +258,7 @@ async def test_a_transaction_is_not_ended_if_it_commits_offsets_in_the_same_turn
 
     ends = TransactionEnd(False, 0)
     committing = asyncio.create_task(commit(bench, 6))
-    ending = asyncio.create_task(bench.groups.end_transaction(0, (7, 0), ends, only_if=is_unchanged))
+    ending = asyncio.create_task(bench.groups.write_marker(0, (7, 0), ends, only_if=is_unchanged))
     async with asyncio.timeout(WAIT_S):
         await committing
         assert await ending is KafkaCode.INVALID_TXN_STATE
@@ -274,7 +274,7 @@ async def test_a_marker_voids_a_confirmation_unless_the_decision_has_raised_the_
     producers = bench.groups.shell.producers(0)
     assert producers is not None
     async with asyncio.timeout(WAIT_S):
-        await bench.groups.end_transaction(0, (7, 0), TransactionEnd(False, 0))
+        await bench.groups.write_marker(0, (7, 0), TransactionEnd(False, 0))
         token = confirmed(producers, 7, epoch=1)
-        await bench.groups.end_transaction(0, (7, 1), TransactionEnd(False, 0), has_raised=has_raised)
+        await bench.groups.write_marker(0, (7, 1), TransactionEnd(False, 0), has_raised=has_raised)
     assert producers.is_verified(7, 1, token) is has_raised
