@@ -160,36 +160,34 @@ class TransactionCoordinators:
 
     async def init_producer(self, request: InitProducer, size: int) -> InitProducerResponse:
         """Begin or continue as a producer, with a fresh producer id if one is needed."""
-        partition = self.partition(request.transactional_id)
-        found = await self.call(partition, request, size)
-        if isinstance(found, InitProducerResponse) and found.needs_id:
-            fresh_id = await self._take_id()
-            if fresh_id is None:
-                return InitProducerResponse(KafkaCode.COORDINATOR_LOAD_IN_PROGRESS)
-            found = await self.call(partition, replace(request, fresh_id=fresh_id), size)
+        found = await self._call_with_id(self.partition(request.transactional_id), request, size)
         return InitProducerResponse(found) if isinstance(found, KafkaCode) else found
 
     async def end_transaction(self, request: EndTransaction, size: int) -> EndTransactionResponse:
         """Commit or abort, with a fresh producer id if the epoch is exhausted."""
-        partition = self.partition(request.transactional_id)
-        found = await self.call(partition, request, size)
-        if isinstance(found, EndTransactionResponse) and found.needs_id:
-            fresh_id = await self._take_id()
-            if fresh_id is None:
-                return EndTransactionResponse(KafkaCode.COORDINATOR_LOAD_IN_PROGRESS)
-            found = await self.call(partition, replace(request, fresh_id=fresh_id), size)
+        found = await self._call_with_id(self.partition(request.transactional_id), request, size)
         return EndTransactionResponse(found) if isinstance(found, KafkaCode) else found
 
     async def init_scope_producer(self, request: InitScopeProducer, size: int) -> InitScopeProducerResponse | KafkaCode:
         """Begin as a producer of a scope, with a fresh producer id if one is needed."""
         partition = self.partition(coordinator_key(request.scope))
-        found: InitScopeProducerResponse | KafkaCode = await self.call(partition, request, size)
-        if isinstance(found, InitScopeProducerResponse) and found.needs_id:
-            fresh_id = await self._take_id()
-            if fresh_id is None:
-                return KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
-            found = await self.call(partition, replace(request, fresh_id=fresh_id), size)
+        found: InitScopeProducerResponse | KafkaCode = await self._call_with_id(partition, request, size)
         return found
+
+    async def _call_with_id(
+        self, partition: int, request: InitProducer | EndTransaction | InitScopeProducer, size: int
+    ) -> Any:
+        """Call a coordinator, and repeat the call with a fresh producer id if the machine needs one.
+
+        Return the response, or the `KafkaCode` of a refusal.
+        """
+        found = await self.call(partition, request, size)
+        if isinstance(found, KafkaCode) or not found.needs_id:
+            return found
+        fresh_id = await self._take_id()
+        if fresh_id is None:
+            return KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
+        return await self.call(partition, replace(request, fresh_id=fresh_id), size)
 
     async def write_marker(
         self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], *, has_raised: bool
