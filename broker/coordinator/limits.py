@@ -124,9 +124,6 @@ class CoordinatorCounters:
     waiting_bytes: int = 0
     refused: int = 0
     loads: int = 0
-    loaded_records: int = 0
     load_ms: int = 0
-    load_failures: int = 0
     drops: int = 0
     appends: int = 0
-    appended_records: int = 0

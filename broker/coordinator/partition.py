@@ -270,10 +270,8 @@ class Coordinator(Generic[M]):
         except (BadRecord, UnreadableBatchError) as error:
             self.state = State.FAILED
             self._drop(KafkaCode.COORDINATOR_NOT_AVAILABLE)  # calls wait if it failed after the first load
-            self._counters.load_failures += 1
             logger.error("coordinator not loaded", partition=repr(self), cause=str(error))
         except (DiskError, CorruptStoreError) as error:
-            self._counters.load_failures += 1
             self.take_offline(error)
 
     def take_offline(self, error: Exception) -> None:
@@ -315,7 +313,6 @@ class Coordinator(Generic[M]):
             await self._woken()
         took_ms = now_ms() - began_ms
         self._counters.loads += 1
-        self._counters.loaded_records += count
         self._counters.load_ms += took_ms
         log = logger.info if count else logger.debug  # most partitions of a new cluster are empty
         log("coordinator loaded", partition=repr(self), records=count, end_offset=end, ms=took_ms)
@@ -439,7 +436,6 @@ class Coordinator(Generic[M]):
                 self._reload()
             return False
         self._counters.appends += 1
-        self._counters.appended_records += len(records)
         self._end_offset = appended.end_offset
         self._uncommitted.append((appended.end_offset, size))
         self._uncommitted_bytes += size

@@ -258,28 +258,12 @@ class CoordinatorCalls:
 
     # -- asking every broker
 
-    async def of_each_broker(
-        self, what: str, timeout_s: float, ask: Callable[[int, Address, float], Coroutine[Any, Any, list[T]]]
-    ) -> list[T]:
-        """Return the combined lists of all brokers.
-
-        ask: `ask(broker id, address, seconds left)` returns the list of one broker.
-        A result without the list of one broker would look complete and be wrong.  So the call asks until all brokers
-        have answered.
-
-        Raises:
-            ClusterError: TIMED_OUT, naming brokers that do not answer, or whose coordinators are still loading; or an
-                error that is not retriable.
-        """
-        items, missing = await self.of_answering_brokers(what, timeout_s, ask)
-        if missing is not None:
-            raise missing
-        return items
-
     async def of_answering_brokers(
         self, what: str, timeout_s: float, ask: Callable[[int, Address, float], Coroutine[Any, Any, list[T]]]
     ) -> Answers[T]:
-        """Return the result of `of_each_broker`, or, when the time is up, the lists of the brokers that answered.
+        """Return the combined lists of all brokers.  When the time is up, some may be missing (`Answers.missing`).
+
+        ask: `ask(broker id, address, seconds left)` returns the list of one broker.
 
         Raises:
             ClusterError: TIMED_OUT: no broker has answered; or an error that is not retriable.

@@ -127,28 +127,27 @@ class Scopes:
 
     # -- the log
 
-    def replay(self, record: Record) -> bool:
-        """Apply the record of a scope; return False if it is of another type.
+    def replay(self, record: Record) -> None:
+        """Apply the record of a scope.  A record of another type is skipped.
 
         Raises:
             BadRecord: the record is damaged, and nothing was changed.
         """
         name = read_scope_key(record.key)
         if name is None:
-            return False
+            return
         known = self._scopes.get(name)
         value = None if record.value is None else read_scope(record.value)
         self._note_run(name, known, value)
         if value is None:
             self._scopes.pop(name, None)
             self._ending.pop(name, None)
-            return True
+            return
         self._scopes[name] = value
         if value.state is ScopeState.OPEN:
             self._ending.pop(name, None)
         else:
             self._decide(name, value)
-        return True
 
     def _note_run(self, name: str, known: ScopeValue | None, value: ScopeValue | None) -> None:
         """Note the run that a record replaces, if any."""

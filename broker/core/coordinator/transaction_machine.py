@@ -113,7 +113,6 @@ class TransactionMachine:
         wall_ms: Callable[[], int],
         cautious_ms: Callable[[], int] | None = None,
     ) -> None:
-        self.unknown_records = 0
         self._limits = limits
         self._topics: Final = topics
         self._wall_ms: Final = wall_ms
@@ -146,7 +145,7 @@ class TransactionMachine:
             raise BadRecord("a marker is not permitted in the topic of transactions")
         name = read_transaction_key(record.key)
         if name is None:
-            self.unknown_records += not self._scopes.replay(record)
+            self._scopes.replay(record)
             return
         if record.value is None:
             self._ids.pop(name, None)

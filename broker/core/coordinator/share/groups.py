@@ -38,8 +38,6 @@ from broker.core.coordinator.group_requests import GroupState
 
 _VERSION: Final = 0
 SHARE: Final = "share"
-SIMPLE: Final = "simple"
-"""The assignor of share groups."""
 
 
 class Kind(IntEnum):
