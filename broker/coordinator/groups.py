@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 from broker.coordinator.creation import TopicCreation
@@ -217,7 +216,7 @@ class GroupCoordinators:
 
     def call(self, partition: int, request: GroupRequest, size: int) -> asyncio.Future[Any]:
         self.commits += isinstance(request, OffsetCommit)
-        return self.shell.call(partition, partial(_apply, request), size, is_read=isinstance(request, READS))
+        return self.shell.request(partition, request, size, is_read=isinstance(request, READS))
 
     def tell(self, group: str, operation: Operation[GroupMachine]) -> None:
         """Queue an operation at the coordinator of a group, if this broker still coordinates the group."""
@@ -314,7 +313,3 @@ class GroupCoordinators:
             if each.machine is not None:
                 counts.update(each.machine.states())
         return {state.value: counts[state] for state in GroupState}
-
-
-def _apply(request: GroupRequest, machine: GroupMachine, call: int, now_ms: int) -> Step:
-    return machine.request(call, request, now_ms)

@@ -21,7 +21,7 @@ import msgspec
 
 from broker.coordinator.dead_letters import DeadLetters, DeadLetterTopic
 from broker.coordinator.limits import CoordinatorLimits
-from broker.coordinator.share_states import ShareStates
+from broker.coordinator.share_states import UNAVAILABLE, ShareStates
 from broker.core.coordinator.share.states import NO_START, ReadState, ShareKey, SummarizeState, WriteState
 from broker.core.fetch_session import PartitionKey
 from broker.core.partition import LeaderState
@@ -48,13 +48,6 @@ logger = get_logger("share")
 _TIMER_SLACK_MS: Final = 1
 _SILENT_FAILURES: Final = 3
 """Number of failures after which dead letters count as failing.  The first attempts may fail as leaders change."""
-_UNAVAILABLE: Final = frozenset(
-    {
-        KafkaCode.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaCode.COORDINATOR_NOT_AVAILABLE,
-        KafkaCode.NOT_COORDINATOR,
-    }
-)
 _OF_LOADS: Final = frozenset({KafkaCode.NOT_LEADER_OR_FOLLOWER, KafkaCode.KAFKA_STORAGE_ERROR})
 
 
@@ -345,7 +338,7 @@ class LedShare:
                     self._on_available()
                     continue
                 logger.warning("share state not saved", key=self.key.text, code=code, cause=found.message)
-                if code not in _UNAVAILABLE:
+                if code not in UNAVAILABLE:
                     self._saving = None
                     self.end()  # another leader owns the state, or the state was initialized again
                     self._report_idle()

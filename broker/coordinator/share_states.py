@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, Final
 
 from broker.coordinator.creation import TopicCreation
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.links import BrokerLinks
 from broker.coordinator.shell import NO_PARTITION, CoordinatorShell
-from broker.core.coordinator.machine import Step
 from broker.core.coordinator.share.state_machine import ShareStateMachine
 from broker.core.coordinator.share.states import (
     DeleteState,
@@ -39,13 +37,14 @@ from quorumlog.wire.errors import KafkaCode, kafka_code
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.rpcs import ControllerCall
 
-_RETRIED: Final = frozenset(
+UNAVAILABLE: Final = frozenset(
     {
         KafkaCode.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaCode.COORDINATOR_NOT_AVAILABLE,
         KafkaCode.NOT_COORDINATOR,
     }
 )
+"""Errors of a request that no share coordinator has answered.  The outcome of a change is then unknown."""
 _APIS: Final[dict[type[Any], tuple[Api, int]]] = {
     ReadState: (Api.READ_SHARE_GROUP_STATE, 0),
     WriteState: (Api.WRITE_SHARE_GROUP_STATE, 0),
@@ -108,10 +107,9 @@ class ShareStates:
         return await self._creation.ensure()
 
     def call(self, request: StateRequest) -> asyncio.Future[Any]:
-        """Begin a call at the share coordinator on this broker; see `Coordinator.call`."""
+        """Begin a call at the share coordinator on this broker; see `CoordinatorShell.call`."""
         partition = self.shell.partition(request.key.text)
-        is_read = isinstance(request, SummarizeState)
-        return self.shell.call(partition, partial(_apply, request), size_of(request), is_read=is_read)
+        return self.shell.request(partition, request, size_of(request), is_read=isinstance(request, SummarizeState))
 
     # -- the share coordinator of any broker
 
@@ -131,15 +129,14 @@ class ShareStates:
         One request to another broker takes at most `share_state_timeout_ms`.  All requests together take at most
         `_RETRY_MS` longer than one request.
 
-        After COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR, the outcome of a change is
-        unknown.
+        After an error in `UNAVAILABLE`, the outcome of a change is unknown.
         """
         last = StateResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE)
         try:
             async with asyncio.timeout((self._limits.share_state_timeout_ms + _RETRY_MS) / 1000):
                 while True:
                     last = await self._ask_once(request)
-                    if last.error not in _RETRIED:
+                    if last.error not in UNAVAILABLE:
                         return last
                     await asyncio.sleep(self._limits.share_state_retry_ms / 1000)
         except TimeoutError:
@@ -165,10 +162,6 @@ class ShareStates:
         for each in results:
             return _response(request, each)
         return StateResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE, "the share coordinator gave no answer")
-
-
-def _apply(request: StateRequest, machine: ShareStateMachine, call: int, now_ms: int) -> Step:
-    return machine.request(call, request, now_ms)
 
 
 def _topic(request: StateRequest) -> dict[str, Any]:

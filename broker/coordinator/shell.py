@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Generic
 
 from broker.coordinator.limits import CoordinatorCounters, CoordinatorLimits
 from broker.coordinator.partition import Coordinator, M, OnEffect, Operation, State
-from broker.core.coordinator.machine import Step
+from broker.core.coordinator.machine import Machine, Step
 from broker.core.coordinator.placement import partition_of
 from broker.core.fetch_session import PartitionKey
 from broker.core.producer_state import ProducerState
@@ -128,6 +129,10 @@ class CoordinatorShell(Generic[M]):
             return refused
         return found.call(operation, size, is_read=is_read, needs_log=needs_log)
 
+    def request(self, partition: int, request: Any, size: int, *, is_read: bool) -> asyncio.Future[Any]:
+        """Begin a call that applies a request of the machine; see `call`."""
+        return self.call(partition, partial(_apply, request), size, is_read=is_read)
+
     def producers(self, partition: int) -> ProducerState | None:
         """Return the producers in the log of a partition; None if this broker does not coordinate it.
 
@@ -156,3 +161,7 @@ class CoordinatorShell(Generic[M]):
     def count(self, state: State) -> int:
         """Return the number of coordinators in this state, for the metrics."""
         return sum(each.state is state for each in self._by_key.values())
+
+
+def _apply(request: Any, machine: Machine[Any, Any], call: int, now_ms: int) -> Step:
+    return machine.request(call, request, now_ms)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -19,7 +18,6 @@ from broker.coordinator.markers import MarkerSender, MarkerWriter
 from broker.coordinator.shell import NO_PARTITION, CoordinatorShell
 from broker.coordinator.topics import ImageTopics
 from broker.core.coordinator.group_requests import TxnOffsetCommit
-from broker.core.coordinator.machine import Step
 from broker.core.coordinator.scope_requests import DescribeScopes, InitScopeProducer, InitScopeProducerResponse
 from broker.core.coordinator.transaction_machine import TransactionMachine
 from broker.core.coordinator.transaction_records import EPOCH_RISES, Partition
@@ -156,7 +154,7 @@ class TransactionCoordinators:
         return self.shell.led()
 
     def call(self, partition: int, request: TransactionRequest, size: int) -> asyncio.Future[Any]:
-        return self.shell.call(partition, partial(_apply, request), size, is_read=isinstance(request, READS))
+        return self.shell.request(partition, request, size, is_read=isinstance(request, READS))
 
     async def init_producer(self, request: InitProducer, size: int) -> InitProducerResponse:
         """Begin or continue as a producer, with a fresh producer id if one is needed."""
@@ -267,7 +265,3 @@ class TransactionCoordinators:
             if each.machine is not None:
                 counts.update(each.machine.states())
         return counts
-
-
-def _apply(request: TransactionRequest, machine: TransactionMachine, call: int, now_ms: int) -> Step:
-    return machine.request(call, request, now_ms)

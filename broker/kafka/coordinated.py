@@ -75,6 +75,13 @@ class DecodedRequest:
         return None if topic is None else topic.name
 
 
+def not_coordinator() -> asyncio.Future[Any]:
+    """Return a call's future with NOT_COORDINATOR, for a listener without coordinators."""
+    refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    refused.set_result(KafkaCode.NOT_COORDINATOR)
+    return refused
+
+
 def result(future: asyncio.Future[Any]) -> Any:
     """Return the response, or the code of a refusal.  The future is cancelled when the server closes."""
     return KafkaCode.NOT_COORDINATOR if future.cancelled() else future.result()

@@ -36,7 +36,7 @@ from broker.core.coordinator.group_requests import (
 )
 from broker.kafka.api import Groups, Shares, Transactions
 from broker.kafka.connection import Pending, Reply
-from broker.kafka.coordinated import DecodedRequest, Split, Values, result, side_by_side
+from broker.kafka.coordinated import DecodedRequest, Split, Values, not_coordinator, result, side_by_side
 from broker.kafka.metadata import node_endpoint
 from metadata.image.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from quorumlog.wire.errors import KafkaCode
@@ -67,9 +67,7 @@ class NoGroups:
         return ()
 
     def call(self, partition: int, request: GroupRequest, size: int) -> asyncio.Future[Any]:
-        refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        refused.set_result(KafkaCode.NOT_COORDINATOR)
-        return refused
+        return not_coordinator()
 
 
 # -- finding a coordinator

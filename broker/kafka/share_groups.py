@@ -32,7 +32,7 @@ from broker.core.fetch_session import PartitionKey
 from broker.core.share.partition import Acknowledgement, Delivery, StateBatch
 from broker.core.share.requests import ShareAcknowledgePlan, ShareFetched, ShareFetchPlan, SharePlace, ShareReply
 from broker.kafka.connection import Pending, Reply
-from broker.kafka.coordinated import DecodedRequest, Split, Values
+from broker.kafka.coordinated import DecodedRequest, Split, Values, not_coordinator
 from broker.kafka.metadata import node_endpoints
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import milliseconds
@@ -59,9 +59,7 @@ class NoShares:
         return ()
 
     def call(self, request: StateRequest) -> asyncio.Future[Any]:
-        refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        refused.set_result(KafkaCode.NOT_COORDINATOR)
-        return refused
+        return not_coordinator()
 
     async def fetch(self, plan: ShareFetchPlan) -> ShareReply:
         return ShareReply(KafkaCode.NOT_COORDINATOR)

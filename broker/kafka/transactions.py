@@ -23,7 +23,7 @@ from broker.core.coordinator.transaction_requests import (
     TransactionSupport,
 )
 from broker.kafka.connection import Pending, Reply
-from broker.kafka.coordinated import DecodedRequest
+from broker.kafka.coordinated import DecodedRequest, not_coordinator
 from metadata.image import is_internal
 from metadata.image.internal_topics import CONSUMER_OFFSETS
 from quorumlog.wire.control_records import EndTxnMarker
@@ -59,9 +59,7 @@ class NoTransactions:
         return ()
 
     def call(self, partition: int, request: TransactionRequest, size: int) -> asyncio.Future[Any]:
-        refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        refused.set_result(KafkaCode.NOT_COORDINATOR)
-        return refused
+        return not_coordinator()
 
     async def init_producer(self, request: InitProducer, size: int) -> InitProducerResponse:
         return InitProducerResponse(KafkaCode.NOT_COORDINATOR)

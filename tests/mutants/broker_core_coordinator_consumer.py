@@ -414,9 +414,9 @@ MUTANTS = (
     ),
     Mutant(
         "a value of a newer version is read",
-        f"{FOLDER}/records.py",
-        "    if version != _VERSION:",
-        "    if version < _VERSION:",
+        "broker/core/coordinator/fields.py",
+        "    if found != version:",
+        "    if found < version:",
         (f"{RECORDS}::test_a_value_of_another_version_is_refused",),
     ),
     Mutant(

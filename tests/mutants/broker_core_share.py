@@ -363,7 +363,7 @@ MUTANTS = (
         "a missing state ends Java clients",
         SHELL,
         "return code if code in _OF_LOADS else KafkaCode.REPLICA_NOT_AVAILABLE",
-        "return KafkaCode.REPLICA_NOT_AVAILABLE if code in _UNAVAILABLE else code",
+        "return KafkaCode.REPLICA_NOT_AVAILABLE if code in UNAVAILABLE else code",
         (f"{USE_TESTS}::test_a_fetch_reports_a_state_that_it_could_not_read",),
     ),
     Mutant(

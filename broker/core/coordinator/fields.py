@@ -118,6 +118,16 @@ class Reader:
             raise BadRecord(f"{len(self._data) - self._at} bytes follow the last field")
 
 
+def open_flexible(data: bytes, version: int) -> Reader:
+    """Return a reader of the fields of a flexible value.  Raises: BadRecord: the value has another version."""
+    reader = Reader(data)
+    found = reader.int16()
+    if found != version:
+        raise BadRecord(f"value version {found} is unknown")
+    reader.flexible = True
+    return reader
+
+
 def int8(value: int) -> bytes:
     return struct.pack(">b", value)
 

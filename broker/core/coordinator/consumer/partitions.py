@@ -7,6 +7,8 @@ from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
+from broker.core.coordinator.fields import int32, tagged, uvarint
+
 Partitions = Mapping[UUID, frozenset[int]]
 
 NO_PARTITIONS: Final[Partitions] = MappingProxyType({})
@@ -49,3 +51,12 @@ def union(these: Partitions, others: Partitions) -> Partitions:
 
 def count(partitions: Partitions) -> int:
     return sum(map(len, partitions.values()))
+
+
+def write_partitions(partitions: Partitions) -> bytes:
+    """Return the bytes of a set of partitions in a flexible record."""
+    parts = [uvarint(len(partitions) + 1)]
+    for topic in sorted(partitions):
+        indexes = sorted(partitions[topic])
+        parts += [topic.bytes, uvarint(len(indexes) + 1), *map(int32, indexes), tagged({})]
+    return b"".join(parts)

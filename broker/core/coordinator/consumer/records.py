@@ -17,7 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions
+from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions, write_partitions
 from broker.core.coordinator.fields import (
     BadRecord,
     Reader,
@@ -27,6 +27,7 @@ from broker.core.coordinator.fields import (
     int16,
     int32,
     int64,
+    open_flexible,
     string,
     tagged,
     uvarint,
@@ -162,15 +163,6 @@ def write_key(key: ConsumerKey) -> bytes:
 # -- values
 
 
-def _open(data: bytes) -> Reader:
-    reader = Reader(data)
-    version = reader.int16()
-    if version != _VERSION:
-        raise BadRecord(f"value version {version} is unknown")
-    reader.flexible = True
-    return reader
-
-
 def _end(reader: Reader) -> dict[int, bytes]:
     tags = reader.tags()
     reader.end()
@@ -179,7 +171,7 @@ def _end(reader: Reader) -> dict[int, bytes]:
 
 def read_group(data: bytes) -> GroupValue:
     """Return the epoch of a group.  Raises: BadRecord."""
-    reader = _open(data)
+    reader = open_flexible(data, _VERSION)
     epoch = reader.int32()
     tags = _end(reader)
     metadata_hash = 0
@@ -198,7 +190,7 @@ def write_group(value: GroupValue) -> bytes:
 
 def read_member(data: bytes) -> MemberValue:
     """Return the properties of a member.  Raises: BadRecord."""
-    reader = _open(data)
+    reader = open_flexible(data, _VERSION)
     instance_id, rack_id = reader.nullable_string(), reader.nullable_string()
     client_id, client_host = reader.string(), reader.string()
     topics = tuple(reader.string() for _ in range(reader.count()))
@@ -255,7 +247,7 @@ def _write_classic(value: ClassicValue) -> bytes:
 
 def read_target(data: bytes) -> int:
     """Return the epoch of a target assignment.  Raises: BadRecord."""
-    reader = _open(data)
+    reader = open_flexible(data, _VERSION)
     epoch = reader.int32()
     _end(reader)
     return epoch
@@ -268,7 +260,7 @@ def write_target(epoch: int) -> bytes:
 
 def read_target_member(data: bytes) -> Partitions:
     """Return the target of a member.  Raises: BadRecord."""
-    reader = _open(data)
+    reader = open_flexible(data, _VERSION)
     partitions = _read_partitions(reader)
     _end(reader)
     return partitions
@@ -276,12 +268,12 @@ def read_target_member(data: bytes) -> Partitions:
 
 def write_target_member(partitions: Partitions) -> bytes:
     """Return the bytes of the target of a member."""
-    return int16(_VERSION) + _write_partitions(partitions) + tagged({})
+    return int16(_VERSION) + write_partitions(partitions) + tagged({})
 
 
 def read_current(data: bytes) -> CurrentValue:
     """Return the current assignment of a member.  Raises: BadRecord."""
-    reader = _open(data)
+    reader = open_flexible(data, _VERSION)
     epoch, previous_epoch, state = reader.int32(), reader.int32(), reader.int8()
     if state not in _STATES:
         raise BadRecord(f"member state {state} is unknown")
@@ -295,7 +287,7 @@ def read_current(data: bytes) -> CurrentValue:
 def write_current(value: CurrentValue) -> bytes:
     """Return the bytes of the current assignment of a member."""
     head = int16(_VERSION) + int32(value.epoch) + int32(value.previous_epoch) + int8(value.state)
-    return head + _write_partitions(value.assigned) + _write_partitions(value.revoking) + tagged({})
+    return head + write_partitions(value.assigned) + write_partitions(value.revoking) + tagged({})
 
 
 def _read_partitions(reader: Reader) -> Partitions:
@@ -311,17 +303,9 @@ def _read_partitions(reader: Reader) -> Partitions:
     return partitions
 
 
-def _write_partitions(partitions: Partitions) -> bytes:
-    parts = [uvarint(len(partitions) + 1)]
-    for topic in sorted(partitions):
-        indexes = sorted(partitions[topic])
-        parts += [topic.bytes, uvarint(len(indexes) + 1), *map(int32, indexes), tagged({})]
-    return b"".join(parts)
-
-
 def read_regex(data: bytes) -> RegexValue:
     """Return the topics that a regular expression matches.  Raises: BadRecord."""
-    reader = _open(data)
+    reader = open_flexible(data, _VERSION)
     topics = tuple(sorted({reader.string() for _ in range(reader.count())}))
     value = RegexValue(topics, reader.int64(), reader.int64())
     _end(reader)

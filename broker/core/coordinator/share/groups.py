@@ -21,7 +21,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions
+from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions, write_partitions
 from broker.core.coordinator.fields import (
     BadRecord,
     Reader,
@@ -30,6 +30,7 @@ from broker.core.coordinator.fields import (
     int16,
     int32,
     int64,
+    open_flexible,
     string,
     tagged,
     uvarint,
@@ -263,15 +264,6 @@ def write_key(key: ShareGroupKey) -> bytes:
     return int16(key.kind) + string(key.group) + (string(key.member_id) if key.kind in _OF_MEMBERS else b"")
 
 
-def _open(data: bytes) -> Reader:
-    reader = Reader(data)
-    version = reader.int16()
-    if version != _VERSION:
-        raise BadRecord(f"value version {version} is unknown")
-    reader.flexible = True
-    return reader
-
-
 def _end(reader: Reader) -> None:
     reader.skip_tags()
     reader.end()
@@ -279,7 +271,7 @@ def _end(reader: Reader) -> None:
 
 def read_member(data: bytes) -> ShareMemberValue:
     """Return a member's description of itself.  Raises: BadRecord."""
-    reader = _open(data)
+    reader = open_flexible(data, _VERSION)
     rack_id, client_id, client_host = reader.nullable_string(), reader.string(), reader.string()
     topics = tuple(sorted({reader.string() for _ in range(reader.count())}))
     _end(reader)
@@ -295,7 +287,7 @@ def write_member(value: ShareMemberValue) -> bytes:
 
 def read_group(data: bytes) -> tuple[int, int]:
     """Return the epoch, and the hash of the topics.  Raises: BadRecord."""
-    reader = _open(data)
+    reader = open_flexible(data, _VERSION)
     epoch, metadata_hash = reader.int32(), reader.int64()
     _end(reader)
     return epoch, metadata_hash
@@ -307,7 +299,7 @@ def write_group(epoch: int, metadata_hash: int) -> bytes:
 
 def read_target(data: bytes) -> int:
     """Return the epoch of a target assignment.  Raises: BadRecord."""
-    reader = _open(data)
+    reader = open_flexible(data, _VERSION)
     epoch = reader.int32()
     _end(reader)
     return epoch
@@ -319,19 +311,19 @@ def write_target(epoch: int) -> bytes:
 
 def read_target_member(data: bytes) -> Partitions:
     """Return the target of a member.  Raises: BadRecord."""
-    reader = _open(data)
+    reader = open_flexible(data, _VERSION)
     partitions = _read_partitions(reader)
     _end(reader)
     return partitions
 
 
 def write_target_member(partitions: Partitions) -> bytes:
-    return int16(_VERSION) + _write_partitions(partitions) + tagged({})
+    return int16(_VERSION) + write_partitions(partitions) + tagged({})
 
 
 def read_current(data: bytes) -> tuple[int, int, Partitions]:
     """Return the epoch of a member, its previous epoch, and its partitions.  Raises: BadRecord."""
-    reader = _open(data)
+    reader = open_flexible(data, _VERSION)
     epoch, previous_epoch, _ = reader.int32(), reader.int32(), reader.int8()
     partitions = _read_partitions(reader)
     _end(reader)
@@ -340,7 +332,7 @@ def read_current(data: bytes) -> tuple[int, int, Partitions]:
 
 def write_current(epoch: int, previous_epoch: int, partitions: Partitions) -> bytes:
     head = int16(_VERSION) + int32(epoch) + int32(previous_epoch) + int8(0)
-    return head + _write_partitions(partitions) + tagged({})
+    return head + write_partitions(partitions) + tagged({})
 
 
 def _read_partitions(reader: Reader) -> Partitions:
@@ -355,20 +347,12 @@ def _read_partitions(reader: Reader) -> Partitions:
     return partitions
 
 
-def _write_partitions(partitions: Partitions) -> bytes:
-    parts = [uvarint(len(partitions) + 1)]
-    for topic in sorted(partitions):
-        indexes = sorted(partitions[topic])
-        parts += [topic.bytes, uvarint(len(indexes) + 1), *map(int32, indexes), tagged({})]
-    return b"".join(parts)
-
-
 def read_state_partitions(data: bytes) -> tuple[dict[UUID, StateTopic], dict[UUID, str]]:
     """Return the share partitions that have a state, and the topics whose states are being deleted.
 
     Share partitions that are being initialized are skipped, and are then initialized again.  Raises: BadRecord.
     """
-    reader = _open(data)
+    reader = open_flexible(data, _VERSION)
     _read_state_topics(reader)
     initialized = _read_state_topics(reader)
     deleting: dict[UUID, str] = {}

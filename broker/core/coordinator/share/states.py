@@ -20,6 +20,7 @@ from broker.core.coordinator.fields import (
     int16,
     int32,
     int64,
+    open_flexible,
     string,
     tagged,
     uvarint,
@@ -202,18 +203,9 @@ def is_update(kind: int) -> bool:
     return kind == _UPDATE
 
 
-def _open(data: bytes) -> Reader:
-    reader = Reader(data)
-    version = reader.int16()
-    if version != _VERSION:
-        raise BadRecord(f"value version {version} is unknown")
-    reader.flexible = True
-    return reader
-
-
 def read_snapshot(data: bytes) -> ShareState:
     """Return the state in a ShareSnapshot.  Raises: BadRecord."""
-    reader = _open(data)
+    reader = open_flexible(data, _VERSION)
     snapshot_epoch, state_epoch, leader_epoch = reader.int32(), reader.int32(), reader.int32()
     start_offset, created_ms, written_ms = reader.int64(), reader.int64(), reader.int64()
     batches = _read_batches(reader)
@@ -232,7 +224,7 @@ def write_snapshot(state: ShareState) -> bytes:
 
 def read_update(data: bytes, before: ShareState) -> ShareState:
     """Return the state after a ShareUpdate, which only Kafka writes.  Raises: BadRecord."""
-    reader = _open(data)
+    reader = open_flexible(data, _VERSION)
     snapshot_epoch, leader_epoch, start_offset = reader.int32(), reader.int32(), reader.int64()
     start, batches = merged(before.start_offset, before.batches, start_offset, _read_batches(reader))
     return ShareState(
