@@ -32,10 +32,11 @@ from broker.core.coordinator.group_requests import (
     OffsetFetch,
     TxnOffsetCommit,
 )
-from broker.core.coordinator.machine import Answer, Step, TransactionEnd
+from broker.core.coordinator.machine import Answer, Step
 from broker.core.coordinator.share.requests import DescribeShareGroups, ListShareStates, ShareGroupLimits
 from broker.core.coordinator.transaction_requests import TransactionSupport
 from broker.core.producer_state import NO_SEQUENCE, Duplicate, ProducerState, Refuse
+from broker.core.transactions import Marker
 from broker.replica.produce import Verify
 from broker.replica.table import ReplicaTable
 from metadata.image import ClusterImage, TopicImage
@@ -44,7 +45,6 @@ from metadata.records import Partition, Record, RemovePartition, RemoveTopic, Re
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.runtime.disk import DiskError
-from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import HEADER_SIZE
 from quorumlog.wire.rpcs import ControllerCall
@@ -225,36 +225,28 @@ class GroupCoordinators:
     # -- transactions
 
     async def write_marker(
-        self,
-        partition: int,
-        producer: tuple[int, int],
-        ends: TransactionEnd,
-        *,
-        has_raised: bool = False,
-        only_if: Callable[[ProducerState], bool] | None = None,
+        self, partition: int, marker: Marker, *, only_if: Callable[[ProducerState], bool] | None = None
     ) -> KafkaCode:
-        """Write the marker of a producer's transaction to a partition, and apply the offsets of the transaction.
+        """Write a marker to a partition, and apply the offsets of its transaction.
 
         Return NONE once the marker is committed, or the error code.
 
-        has_raised: see `ProducerState.check_marker`.
         only_if: a condition on the producers in the log, evaluated just before the marker is appended.  If it is false,
             nothing is appended and INVALID_TXN_STATE is returned.
         """
-        marker = EndTxnMarker(ends.is_commit, ends.coordinator_epoch)
 
         def operation(machine: GroupMachine, call: int, now_ms: int) -> Step:
             producers = self.shell.producers(partition)
             if only_if is not None and (producers is None or not only_if(producers)):
                 return Step(answers=(Answer(call, KafkaCode.INVALID_TXN_STATE),))
-            verdict = None if producers is None else producers.check_marker(*producer, marker, has_raised=has_raised)
+            verdict = None if producers is None else producers.check_marker(marker)
             if isinstance(verdict, Refuse):
                 return Step(answers=(Answer(call, verdict.code),))
             if isinstance(verdict, Duplicate):
                 return Step(answers=(Answer(call, None),))  # sent once everything in the log is committed
-            if producers is not None and not has_raised:
-                producers.void_verification(*producer)
-            return machine.request(call, EndOffsetTransaction(producer, ends), now_ms)
+            if producers is not None and not marker.raises_epoch:
+                producers.void_verification(*marker.producer)
+            return machine.request(call, EndOffsetTransaction(marker), now_ms)
 
         needs_log = only_if is not None
         found = await self.shell.call(partition, operation, HEADER_SIZE, is_read=False, needs_log=needs_log)

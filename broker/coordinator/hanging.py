@@ -25,11 +25,11 @@ from typing import Final, NamedTuple
 from broker.coordinator.groups import GroupCoordinators
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.links import BrokerLinks
-from broker.core.coordinator.machine import TransactionEnd
 from broker.core.coordinator.transaction_requests import Outcome
 from broker.core.fetch_session import PartitionKey
 from broker.core.partition import LeaderState
 from broker.core.producer_state import ProducerState
+from broker.core.transactions import Marker
 from broker.replica.replica import Replica
 from broker.replica.table import ReplicaTable
 from metadata.image import is_internal
@@ -38,7 +38,6 @@ from quorumlog.errors import ClusterError, CorruptStoreError
 from quorumlog.runtime.clock import WallClock, now_ms
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
-from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
@@ -179,19 +178,13 @@ class HangingTransactions:
         replica, log = suspect.replica, suspect.replica.log
         if log is None or replica.leader is not suspect.leader:
             return
-        marker = EndTxnMarker(is_commit, max(0, suspect.coordinator_epoch))
         producer = suspect.open.producer_id, suspect.epoch + 1 if is_commit else suspect.epoch
+        marker = Marker(producer, is_commit, max(0, suspect.coordinator_epoch), raises_epoch=is_commit)
         if replica.topic == CONSUMER_OFFSETS:
-            code = await self._groups.write_marker(
-                replica.key.index,
-                producer,
-                TransactionEnd(marker.is_commit, marker.coordinator_epoch),
-                has_raised=is_commit,
-                only_if=suspect.is_still_open,
-            )
+            code = await self._groups.write_marker(replica.key.index, marker, only_if=suspect.is_still_open)
         elif suspect.is_still_open(log.producers):
             timeout_ms = self._limits.marker_timeout_ms
-            ended = replica.append_marker(marker, producer, self._wall_ms(), timeout_ms, has_raised=is_commit)
+            ended = replica.append_marker(marker, self._wall_ms(), timeout_ms)
             code = KafkaCode((await ended).error_code)
         else:
             return

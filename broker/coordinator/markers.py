@@ -21,10 +21,10 @@ from broker.coordinator.groups import GroupCoordinators
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.links import BrokerLinks
 from broker.coordinator.partition import Coordinator, State
-from broker.core.coordinator.machine import TransactionEnd
 from broker.core.coordinator.transaction_machine import TransactionMachine
 from broker.core.coordinator.transaction_records import EPOCH_RISES, Partition
 from broker.core.coordinator.transaction_requests import MarkersWritten, WriteMarkers
+from broker.core.transactions import Marker
 from broker.replica.replica import Replica
 from broker.replica.table import ReplicaTable
 from metadata.image import is_internal
@@ -33,7 +33,6 @@ from quorumlog.errors import ClusterError
 from quorumlog.runtime.backoff import Backoff
 from quorumlog.runtime.clock import WallClock
 from quorumlog.runtime.logging import get_logger
-from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
@@ -57,22 +56,16 @@ class MarkerWriter:
         self._wall_ms = wall_ms
         self._timeout_ms = timeout_ms
 
-    async def write(
-        self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], *, has_raised: bool
-    ) -> int:
-        """Append a marker, and return NONE once it is committed, or an error code.
-
-        producer: id and epoch.  has_raised: see `ProducerState.check_marker`.
-        """
+    async def write(self, topic: str, index: int, marker: Marker) -> int:
+        """Append a marker, and return NONE once it is committed, or an error code."""
         if topic == CONSUMER_OFFSETS:
-            ends = TransactionEnd(marker.is_commit, marker.coordinator_epoch)
-            return int(await self._groups.write_marker(index, producer, ends, has_raised=has_raised))
+            return int(await self._groups.write_marker(index, marker))
         if is_internal(topic):  # its coordinator could not load a marker, and would stop
             return int(KafkaCode.INVALID_TOPIC_EXCEPTION)
         replica: Replica | None = self._table.find(topic, index)
         if replica is None:
             return int(self._table.absent(topic, index)[0])
-        result = await replica.append_marker(marker, producer, self._wall_ms(), self._timeout_ms, has_raised=has_raised)
+        result = await replica.append_marker(marker, self._wall_ms(), self._timeout_ms)
         return result.error_code
 
 
@@ -150,26 +143,26 @@ class MarkerSender:
                 done.append(partition)  # it was deleted, with its records
             elif found.leader >= 0:
                 by_leader.setdefault(found.leader, []).append(partition)
-        marker = EndTxnMarker(effect.is_commit, epoch)
+        raises_epoch = effect.client_version >= EPOCH_RISES
+        marker = Marker(effect.producer, effect.is_commit, epoch, raises_epoch)
         sends = [self._send_to(leader, marker, effect, each) for leader, each in by_leader.items()]
         for settled in await asyncio.gather(*sends):
             done += settled
         return done
 
     async def _send_to(
-        self, leader: int, marker: EndTxnMarker, effect: WriteMarkers, partitions: list[Partition]
+        self, leader: int, marker: Marker, effect: WriteMarkers, partitions: list[Partition]
     ) -> list[Partition]:
-        producer, has_raised = effect.producer, effect.client_version >= EPOCH_RISES
         if leader == self._cluster.broker_id:
-            writes = (self._writer.write(*each, marker, producer, has_raised=has_raised) for each in partitions)
+            writes = (self._writer.write(*each, marker) for each in partitions)
             codes = await asyncio.gather(*writes)
             return [each for each, code in zip(partitions, codes, strict=True) if code in _SETTLED]
         topics: dict[str, list[int]] = {}
         for topic, index in partitions:
             topics.setdefault(topic, []).append(index)
         wanted = {
-            "producer_id": producer[0],
-            "producer_epoch": producer[1],
+            "producer_id": marker.producer[0],
+            "producer_epoch": marker.producer[1],
             "transaction_result": marker.is_commit,
             "coordinator_epoch": marker.coordinator_epoch,
             "topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()],
@@ -179,7 +172,7 @@ class MarkerSender:
         try:
             reply = await self._links.ask(leader, Api.WRITE_TXN_MARKERS, _VERSION, {"markers": [wanted]}, timeout_s)
         except ClusterError as error:
-            logger.debug("markers not written", leader=leader, producer=producer[0], cause=error.message)
+            logger.debug("markers not written", leader=leader, producer=marker.producer[0], cause=error.message)
             return []
         return [
             (topic.name, each.partition_index)

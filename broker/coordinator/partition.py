@@ -34,10 +34,12 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from broker.coordinator.limits import CoordinatorCounters, CoordinatorLimits
 from broker.core.coordinator.fields import BadRecord
-from broker.core.coordinator.machine import Answer, Machine, Record, Step, TransactionEnd
+from broker.core.coordinator.machine import Answer, Machine, Record, Step
 from broker.core.partition import ACKS_ALL, LeaderState
+from broker.core.transactions import Marker
 from broker.log import Appended, PartitionLog, Refused
 from broker.log.produced import Produced
+from broker.log.producers import read_marker
 from broker.replica.replica import Replica
 from quorumlog.client.record_codec import read_batch
 from quorumlog.client.records import (
@@ -54,7 +56,6 @@ from quorumlog.runtime.clock import WallClock, now_ms
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.turns import Turn
-from quorumlog.wire.control_records import EndTxnMarker, parse_marker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, BatchHeader, Buffer, iter_headers, parse_header, seal
 
@@ -325,11 +326,11 @@ class Coordinator(Generic[M]):
         """
         producer = (header.producer_id, header.producer_epoch)
         if header.is_control:
-            marker = parse_marker(batch, header)
+            marker = read_marker(batch, header)
             if marker is None:
                 return 0
             try:
-                machine.replay(Record(b"", None, producer, TransactionEnd(marker.is_commit, marker.coordinator_epoch)))
+                machine.replay(Record(b"", None, marker=marker))
             except BadRecord as error:
                 raise BadRecord(f"the record at offset {header.base_offset}: {error}") from error
             return 1
@@ -426,8 +427,8 @@ class Coordinator(Generic[M]):
         Return False if an append failed.  The machine has then been dropped.
         """
         appended: Appended | Refused
-        for (producer, ends), group in groupby(records, lambda each: (each.producer, each.ends)):
-            appended = self._append_batch(list(group), producer, ends)
+        for (producer, marker), group in groupby(records, lambda each: (each.producer, each.marker)):
+            appended = self._append_batch(list(group), producer, marker)
             if isinstance(appended, Refused):
                 break
         if isinstance(appended, Refused):
@@ -442,13 +443,12 @@ class Coordinator(Generic[M]):
         return True
 
     def _append_batch(
-        self, records: list[Record], producer: tuple[int, int] | None, ends: TransactionEnd | None
+        self, records: list[Record], producer: tuple[int, int] | None, marker: Marker | None
     ) -> Appended | Refused:
         """Append a marker, or append records as one batch; they belong to one transaction or to none."""
         wall_ms = self._wall_ms()
-        if ends is not None and producer is not None:
-            marker = EndTxnMarker(ends.is_commit, ends.coordinator_epoch)
-            return self._replica.append_marker_as_coordinator(marker, producer, wall_ms, self.leader_epoch)
+        if marker is not None:
+            return self._replica.append_marker_as_coordinator(marker, wall_ms, self.leader_epoch)
         batch = build_batch([NewRecord(each.key, each.value, wall_ms) for each in records])
         if producer is not None:
             stamp(batch, *producer, 0)
@@ -556,4 +556,4 @@ def _ends_transaction(records: list[Record]) -> bool:
     Operations compare producers with the log, and the log learns about the marker only when it is appended.  A record
     of the same producer after the marker would begin a transaction that nobody ends.
     """
-    return bool(records) and records[-1].ends is not None
+    return bool(records) and records[-1].marker is not None

@@ -34,6 +34,7 @@ from broker.core.coordinator.transaction_requests import (
     TransactionRequest,
     TransactionSupport,
 )
+from broker.core.transactions import Marker
 from broker.replica.table import ReplicaTable
 from metadata.image import ClusterImage
 from metadata.image.internal_topics import TRANSACTION_STATE
@@ -41,7 +42,6 @@ from metadata.records import Record
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.backoff import Backoff
 from quorumlog.runtime.clock import Sources, now_ms
-from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode, kafka_code
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.rpcs import ControllerCall
@@ -187,10 +187,8 @@ class TransactionCoordinators:
             return KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
         return await self.call(partition, replace(request, fresh_id=fresh_id), size)
 
-    async def write_marker(
-        self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], *, has_raised: bool
-    ) -> int:
-        return await self._writer.write(topic, index, marker, producer, has_raised=has_raised)
+    async def write_marker(self, topic: str, index: int, marker: Marker) -> int:
+        return await self._writer.write(topic, index, marker)
 
     async def commit_offsets(
         self, transactional_id: str, request: TxnOffsetCommit, support: TransactionSupport, size: int

@@ -260,19 +260,15 @@ class ProducerState:
         producer = self._producers.get(producer_id)
         return producer_id in self.transactions.open and producer is not None and producer.epoch >= producer_epoch
 
-    def check_marker(
-        self, producer_id: int, producer_epoch: int, marker: Marker, *, has_raised: bool = False
-    ) -> Accept | Duplicate | Refuse:
-        """Return whether a coordinator's marker may be appended, or is in the log already.
-
-        has_raised: the decision has raised the epoch, so no batch of its transaction has the epoch of the marker.
-        """
+    def check_marker(self, marker: Marker) -> Accept | Duplicate | Refuse:
+        """Return whether a coordinator's marker may be appended, or is in the log already."""
+        producer_id, producer_epoch = marker.producer
         producer = self._producers.get(producer_id)
         if producer is not None and marker.coordinator_epoch < producer.coordinator_epoch:
             known = producer.coordinator_epoch
             reason = f"a coordinator of epoch {known} has ended a transaction of producer {producer_id} already"
             return Refuse(KafkaCode.TRANSACTION_COORDINATOR_FENCED, reason)
-        if has_raised and producer is not None and producer.epoch == producer_epoch:
+        if marker.raises_epoch and producer is not None and producer.epoch == producer_epoch:
             if producer_id in self.transactions.open or producer.last_marker == NO_MARKER:
                 reason = f"producer {producer_id} has begun its next transaction with epoch {producer_epoch} already"
                 return Refuse(KafkaCode.INVALID_PRODUCER_EPOCH, reason)
@@ -360,7 +356,7 @@ class ProducerState:
         if producer_id == NO_PRODUCER_ID:
             return
         producer = self._producers.get(producer_id)
-        has_raised = producer is not None and producer.epoch < batch.producer_epoch
+        is_raised = producer is not None and producer.epoch < batch.producer_epoch
         if producer is None:
             producer = self._producers[producer_id] = Producer(batch.producer_epoch)
         elif producer.epoch != batch.producer_epoch:
@@ -381,7 +377,7 @@ class ProducerState:
             token = self._verifying.get(producer_id)
             # A marker that raises the epoch ended a transaction of an earlier epoch.  A batch of the new epoch belongs
             # to the next transaction, which the coordinator confirms once this marker is written.
-            if token is not None and not (has_raised and token.producer_epoch == batch.producer_epoch):
+            if token is not None and not (is_raised and token.producer_epoch == batch.producer_epoch):
                 del self._verifying[producer_id]
 
     def renew(self, producer_id: int) -> None:

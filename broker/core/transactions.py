@@ -22,7 +22,9 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
+
+import msgspec
 
 ABORTED_MAX: Final = 250_000
 """Maximum number of aborted transactions of one log (8 MB).  At this number, the log refuses new transactions."""
@@ -32,13 +34,18 @@ _PAIR: Final = struct.Struct(">qq")
 _ROW: Final = struct.Struct(">qqqq")
 
 
-class Marker(Protocol):
-    """The end of a transaction in a log; `quorumlog.wire.control_records.EndTxnMarker` is one."""
+class Marker(msgspec.Struct, frozen=True):
+    """A coordinator's decision about a producer's transaction.  A marker in a log ends the transaction in that log.
 
-    @property
-    def is_commit(self) -> bool: ...
-    @property
-    def coordinator_epoch(self) -> int: ...
+    producer: id and epoch.  coordinator_epoch: the leader epoch of the coordinator that decided.
+    raises_epoch: the decision has raised the epoch of the producer to this one, so no batch of the transaction has the
+        epoch of the marker.  Logs do not store this field: it is false for a marker that was read from a log.
+    """
+
+    producer: tuple[int, int]
+    is_commit: bool
+    coordinator_epoch: int
+    raises_epoch: bool = False
 
 
 class AbortedTransaction(NamedTuple):

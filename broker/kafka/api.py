@@ -23,7 +23,6 @@ from uuid import UUID
 
 import msgspec
 
-from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import RecordError
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     )
     from broker.core.fetch_session import PartitionKey
     from broker.core.share.requests import ShareAcknowledgePlan, ShareFetchPlan, ShareReply
-    from broker.core.transactions import AbortedTransaction
+    from broker.core.transactions import AbortedTransaction, Marker
     from metadata.image import ClusterImage
 
 CONSUMER = -1
@@ -264,13 +263,8 @@ class Transactions(Protocol):
         """Begin as a producer of a scope; return a `KafkaCode` if the coordinator cannot serve now."""
         ...
 
-    async def write_marker(
-        self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], *, has_raised: bool
-    ) -> int:
-        """Write a marker to a partition that this broker leads; return an error code, or NONE once it is committed.
-
-        has_raised: see `ProducerState.check_marker`.
-        """
+    async def write_marker(self, topic: str, index: int, marker: Marker) -> int:
+        """Write a marker to a partition that this broker leads; return an error code, or NONE once it is committed."""
         ...
 
     async def commit_offsets(

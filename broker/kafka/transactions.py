@@ -22,11 +22,11 @@ from broker.core.coordinator.transaction_requests import (
     TransactionRequest,
     TransactionSupport,
 )
+from broker.core.transactions import Marker
 from broker.kafka.connection import Pending, Reply
 from broker.kafka.coordinated import DecodedRequest, not_coordinator
 from metadata.image import is_internal
 from metadata.image.internal_topics import CONSUMER_OFFSETS
-from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import milliseconds
 
@@ -70,9 +70,7 @@ class NoTransactions:
     async def init_scope_producer(self, request: InitScopeProducer, size: int) -> InitScopeProducerResponse | KafkaCode:
         return KafkaCode.NOT_COORDINATOR
 
-    async def write_marker(
-        self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], *, has_raised: bool
-    ) -> int:
+    async def write_marker(self, topic: str, index: int, marker: Marker) -> int:
         return int(KafkaCode.NOT_LEADER_OR_FOLLOWER)
 
     async def commit_offsets(
@@ -278,12 +276,11 @@ async def write_markers(asked: DecodedRequest) -> Reply:
     writes: list[asyncio.Task[int]] = []
     try:
         for each in asked.request.markers:
-            marker = EndTxnMarker(each.transaction_result, each.coordinator_epoch)
+            raises_epoch = getattr(each, "transaction_version", 0) >= EPOCH_RISES
             producer = (each.producer_id, each.producer_epoch)
-            has_raised = getattr(each, "transaction_version", 0) >= EPOCH_RISES
+            marker = Marker(producer, each.transaction_result, each.coordinator_epoch, raises_epoch)
             for name, index in [(topic.name, index) for topic in each.topics for index in topic.partition_indexes]:
-                write = asked.transactions.write_marker(name, index, marker, producer, has_raised=has_raised)
-                writes.append(asyncio.ensure_future(write))
+                writes.append(asyncio.ensure_future(asked.transactions.write_marker(name, index, marker)))
                 if len(writes) % _MARKERS_AT_ONCE == 0:
                     await asyncio.sleep(0)  # the tasks append their markers now
         codes = iter(await asyncio.gather(*writes))

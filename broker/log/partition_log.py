@@ -26,7 +26,7 @@ from uuid import UUID
 
 from broker.core.epochs import EpochCache
 from broker.core.producer_state import ProducerState, Verification
-from broker.core.transactions import AbortedTransaction
+from broker.core.transactions import AbortedTransaction, Marker
 from broker.log.compaction import LogCompaction
 from broker.log.durability import Durability
 from broker.log.marks import LogMarks
@@ -41,7 +41,6 @@ from broker.log.types import LOGS, Appended, LogConfig, LogKey, Refused, Timesta
 from broker.log.upkeep import LogUpkeep
 from broker.log.writer import Batches, LogWriter
 from quorumlog.runtime.disk import Disk, DiskFile
-from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.record_batch import NO_TIMESTAMP, iter_headers
 
 
@@ -170,20 +169,9 @@ class PartitionLog:
             append_time_ms=append_time_ms,
         )
 
-    def append_marker(
-        self,
-        marker: EndTxnMarker,
-        producer: tuple[int, int],
-        timestamp_ms: int,
-        leader_epoch: int,
-        now_ms: int,
-        *,
-        has_raised: bool = False,
-    ) -> Appended | Refused:
+    def append_marker(self, marker: Marker, timestamp_ms: int, leader_epoch: int, now_ms: int) -> Appended | Refused:
         """End the transaction of a producer; see `LogWriter.append_marker`."""
-        return self._writer.append_marker(
-            marker, producer, timestamp_ms, leader_epoch, now_ms, self._config, has_raised=has_raised
-        )
+        return self._writer.append_marker(marker, timestamp_ms, leader_epoch, now_ms, self._config)
 
     def append_as_follower(self, batches: Batches, leader_epoch: int, now_ms: int) -> Appended | Refused:
         """Append a leader's batches; see `LogWriter.append_as_follower`."""

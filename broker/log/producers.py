@@ -18,6 +18,7 @@ from collections.abc import Collection
 from crc32c import crc32c
 
 from broker.core.producer_state import CorruptSnapshotError, ProducerState
+from broker.core.transactions import Marker
 from broker.log.durability import Durability
 from broker.log.marks import LogMarks
 from broker.log.segment import segment_path
@@ -25,12 +26,20 @@ from broker.log.segments import LogSegments
 from quorumlog.runtime.disk import Disk
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.control_records import parse_marker
-from quorumlog.wire.record_batch import BatchHeader
+from quorumlog.wire.record_batch import BatchHeader, Buffer
 
 KEPT = 3
 _CRC = struct.Struct(">I")
 
 logger = get_logger("log")
+
+
+def read_marker(data: Buffer, header: BatchHeader, position: int = 0) -> Marker | None:
+    """Return the marker in the batch at `position`; None if the batch is not a marker, or is malformed."""
+    found = parse_marker(data, header, position)
+    if found is None:
+        return None
+    return Marker((header.producer_id, header.producer_epoch), found.is_commit, found.coordinator_epoch)
 
 
 class LogProducers:
@@ -79,7 +88,7 @@ class LogProducers:
             start = segment.position_of(max(offset, segment.base_offset))
             # Check the batches: after a damaged header, this leader would treat new ones as duplicates or out of order.
             for header, batch in segment.batches(start, self._marks.epochs.epoch_of):
-                marker = parse_marker(batch, header) if header.is_control else None
+                marker = read_marker(batch, header) if header.is_control else None
                 producers.apply(header, header.base_offset, header.end_offset, marker)
         self._read_times(producers)
         return producers

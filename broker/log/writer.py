@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker.core.producer_state import Accept, Duplicate, Refuse, Verification
+from broker.core.transactions import Marker
 from broker.log.durability import Durability
 from broker.log.marks import LogMarks
 from broker.log.produced import Produced, check_produced, refused
-from broker.log.producers import LogProducers
+from broker.log.producers import LogProducers, read_marker
 from broker.log.recent import RecentAppends
 from broker.log.segment import Segment
 from broker.log.segments import LogSegments
 from broker.log.types import Appended, LogConfig, Refused
 from quorumlog.runtime.disk import DiskError
-from quorumlog.wire.control_records import EndTxnMarker, build_marker, parse_marker
+from quorumlog.wire.control_records import EndTxnMarker, build_marker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import (
     NO_TIMESTAMP,
@@ -109,28 +110,18 @@ class LogWriter:
         return None
 
     def append_marker(
-        self,
-        marker: EndTxnMarker,
-        producer: tuple[int, int],
-        timestamp_ms: int,
-        leader_epoch: int,
-        now_ms: int,
-        config: LogConfig,
-        *,
-        has_raised: bool = False,
+        self, marker: Marker, timestamp_ms: int, leader_epoch: int, now_ms: int, config: LogConfig
     ) -> Appended | Refused:
-        """Append the marker that ends a transaction, as a leader, unless it is in the log already.
-
-        producer: its id and epoch.  has_raised: see `ProducerState.check_marker`.
-        """
+        """Append the marker that ends a transaction, as a leader, unless it is in the log already."""
         epochs = self._marks.epochs
         assert leader_epoch >= epochs.latest, f"{self._folder}: epoch {leader_epoch} after {epochs.latest}"
-        verdict = self._producers.state.check_marker(*producer, marker, has_raised=has_raised)
+        verdict = self._producers.state.check_marker(marker)
         if isinstance(verdict, Refuse):
             return Refused(int(verdict.code), verdict.reason)
         if isinstance(verdict, Duplicate):
             return Appended(verdict.first_offset, verdict.end_offset, duplicate=True)
-        data = build_marker(marker, *producer, timestamp_ms)
+        decision = EndTxnMarker(marker.is_commit, marker.coordinator_epoch)
+        data = build_marker(decision, *marker.producer, timestamp_ms)
         offset = epochs.end_offset
         patch(data, offset, leader_epoch)
         self._append(data, [parse_header(data)], now_ms, config)
@@ -180,7 +171,7 @@ class LogWriter:
         for header in headers:
             epochs.advance(header.leader_epoch, header.base_offset, header.end_offset)
             if header.has_producer_id:
-                marker = parse_marker(data, header, position) if header.is_control else None
+                marker = read_marker(data, header, position) if header.is_control else None
                 producers.apply(header, header.base_offset, header.end_offset, marker)
             position += header.size
         assert segment.end_offset == epochs.end_offset, f"{segment.path}: {segment.end_offset} != {epochs.end_offset}"

@@ -40,6 +40,7 @@ from broker.core.partition import (
     check_leader_epoch,
 )
 from broker.core.producer_state import Verification
+from broker.core.transactions import Marker
 from broker.kafka.api import NO_EPOCH, ProduceResult
 from broker.log import Appended, LogKey, PartitionLog, Refused
 from broker.log.produced import Produced
@@ -50,7 +51,6 @@ from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
-from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
 
@@ -394,48 +394,29 @@ class Replica:
         )
 
     def append_marker_as_coordinator(
-        self,
-        marker: EndTxnMarker,
-        producer: tuple[int, int],
-        timestamp_ms: int,
-        leader_epoch: int = NO_EPOCH,
-        *,
-        has_raised: bool = False,
+        self, marker: Marker, timestamp_ms: int, leader_epoch: int = NO_EPOCH
     ) -> Appended | Refused:
-        """Append the marker that ends a transaction, under the same conditions as `append_as_coordinator`.
-
-        producer: id and epoch.  has_raised: see `ProducerState.check_marker`.
-        """
+        """Append the marker that ends a transaction, under the same conditions as `append_as_coordinator`."""
         found = self._coordinating(leader_epoch)
         if isinstance(found, Refused):
             return found
         leader, partition_log = found
 
         def append() -> Appended | Refused:
-            return partition_log.append_marker(
-                marker, producer, timestamp_ms, leader.leader_epoch, now_ms(), has_raised=has_raised
-            )
+            return partition_log.append_marker(marker, timestamp_ms, leader.leader_epoch, now_ms())
 
         return self._run_append(leader, partition_log, append, HEADER_SIZE)
 
-    def append_marker(
-        self,
-        marker: EndTxnMarker,
-        producer: tuple[int, int],
-        timestamp_ms: int,
-        timeout_ms: int,
-        *,
-        has_raised: bool = False,
-    ) -> asyncio.Future[ProduceResult]:
+    def append_marker(self, marker: Marker, timestamp_ms: int, timeout_ms: int) -> asyncio.Future[ProduceResult]:
         """Append a marker; the future is answered as for a produce with acks=all."""
         future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
         leader = self.leader
-        appended = self.append_marker_as_coordinator(marker, producer, timestamp_ms, has_raised=has_raised)
+        appended = self.append_marker_as_coordinator(marker, timestamp_ms)
         if isinstance(appended, Refused):
             future.set_result(refused_by_log(appended))
         elif leader is not None:
-            if self.log is not None and not has_raised:
-                self.log.producers.void_verification(*producer)
+            if self.log is not None and not marker.raises_epoch:
+                self.log.producers.void_verification(*marker.producer)
             self._await_acks(leader, appended, ACKS_ALL, timeout_ms, future)
         return future
 

@@ -173,7 +173,7 @@ def _offsets_early() -> list[Any]:
     replay = GroupMachine.replay
 
     def early(self: GroupMachine, record: Record) -> None:
-        replay(self, record if record.ends is not None else replace(record, producer=None))
+        replay(self, record if record.marker is not None else replace(record, producer=None))
 
     return [patch.object(GroupMachine, "replay", early)]
 
@@ -183,8 +183,8 @@ def _aborted_offsets() -> list[Any]:
     replay = GroupMachine.replay
 
     def as_if_committed(self: GroupMachine, record: Record) -> None:
-        if record.ends is not None:
-            record = replace(record, ends=replace(record.ends, is_commit=True))
+        if record.marker is not None:
+            record = replace(record, marker=replace(record.marker, is_commit=True))
         replay(self, record)
 
     return [patch.object(GroupMachine, "replay", as_if_committed)]

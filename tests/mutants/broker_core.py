@@ -255,7 +255,7 @@ MUTANTS = (
     Mutant(
         "a batch that was confirmed before its transaction was aborted is appended after its marker",
         "broker/replica/replica.py",
-        "            if self.log is not None and not has_raised:\n",
+        "            if self.log is not None and not marker.raises_epoch:\n",
         "            if False:\n",
         (
             "tests/unit/broker/replica/test_transactional.py::"
@@ -265,7 +265,7 @@ MUTANTS = (
     Mutant(
         "offsets that were confirmed before their transaction was aborted are committed after its marker",
         "broker/coordinator/groups.py",
-        "            if producers is not None and not has_raised:\n",
+        "            if producers is not None and not marker.raises_epoch:\n",
         "            if False:\n",
         (
             "tests/unit/broker/coordinator/test_hanging.py::"
@@ -275,7 +275,7 @@ MUTANTS = (
     Mutant(
         "the marker before a transaction voids its confirmation",
         "broker/core/producer_state.py",
-        "if token is not None and not (has_raised and token.producer_epoch == batch.producer_epoch):",
+        "if token is not None and not (is_raised and token.producer_epoch == batch.producer_epoch):",
         "if token is not None:",
         (
             "tests/unit/broker/core/test_transactions.py::test_a_batch_of_the_next_epoch_waits_for_the_marker_of_the_previous_transaction",
@@ -316,7 +316,7 @@ MUTANTS = (
     Mutant(
         "a late copy of a marker ends the next transaction",
         "broker/core/producer_state.py",
-        "if has_raised and producer is not None",
+        "if marker.raises_epoch and producer is not None",
         "if False and producer is not None",
         (
             "tests/unit/broker/core/test_transactions.py::test_a_late_copy_of_a_marker_does_not_end_the_next_transaction",

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core.producer_state import ProducerState
+from broker.core.transactions import Marker
 from broker.log import Appended
+from broker.log.producers import read_marker
 from quorumlog.client.records import NewRecord, Record, build_batch, decode_batches, stamp
-from quorumlog.wire.control_records import EndTxnMarker, parse_marker
 from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, BatchHeader, iter_headers, parse_header, seal
 from tests.contract.conftest import run_simulated
 from tests.unit.broker.core.test_transactions import confirmed
@@ -23,7 +24,7 @@ class Entry(NamedTuple):
 
     header: BatchHeader
     records: tuple[Record, ...]
-    marker: EndTxnMarker | None
+    marker: Marker | None
 
 
 class TransactionRig(CompactionRig):
@@ -41,9 +42,9 @@ class TransactionRig(CompactionRig):
         is_open = producer_id in producers.transactions.open
         if known is not None and is_open and random.random() < 0.4:
             raised = known.epoch + (random.random() < 0.4)
-            marker = EndTxnMarker(random.random() < 0.5, 0)
+            marker = Marker((producer_id, raised), random.random() < 0.5, 0)
             time = random.randrange(1_000, 9_000)
-            self._note(self.log.append_marker(marker, (producer_id, raised), time, self.epoch, 0))
+            self._note(self.log.append_marker(marker, time, self.epoch, 0))
             return
         pairs = [
             (b"key-%d" % random.randrange(8), None if random.random() < 0.2 else bytes(random.randrange(60)))
@@ -68,7 +69,7 @@ class TransactionRig(CompactionRig):
         data = self.log.read(outcome.first_offset, 1, outcome.end_offset)
         header = parse_header(data)
         records = () if header.is_control else tuple(decode_batches(data))
-        self.entries.append(Entry(header, records, parse_marker(data, header) if header.is_control else None))
+        self.entries.append(Entry(header, records, read_marker(data, header) if header.is_control else None))
 
     def _forget_end(self) -> None:
         end = self.log.end_offset
@@ -83,7 +84,7 @@ class TransactionRig(CompactionRig):
         headers = list(iter_headers(batches))
         for position, header in headers:
             batch = batches[position : position + header.size]
-            marker = parse_marker(batch, header) if header.is_control else None
+            marker = read_marker(batch, header) if header.is_control else None
             alone.apply(header, header.base_offset, header.end_offset, marker)
             if not header.is_control:
                 kept.update({one.offset: one for one in decode_batches(batch)})

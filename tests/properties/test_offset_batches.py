@@ -13,7 +13,7 @@ from broker.core.coordinator import group_requests as g
 from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.machine import Record as ToReplay
-from broker.core.coordinator.machine import TransactionEnd, replay_each
+from broker.core.coordinator.machine import replay_each
 from broker.core.coordinator.records import (
     GroupKey,
     GroupValue,
@@ -23,6 +23,7 @@ from broker.core.coordinator.records import (
     write_key,
     write_offset,
 )
+from broker.core.transactions import Marker
 from tests.unit.broker.core.coordinator.driver import Cluster
 from tests.unit.broker.core.coordinator.replays import logged
 
@@ -84,7 +85,7 @@ def replay(machine: GroupMachine, batches: list[list[Pair]], transaction: object
         (key, value), is_open = transaction
         machine.replay(ToReplay(key, value, (7, 0)))
         if not is_open:
-            machine.replay(ToReplay(b"", None, (7, 0), TransactionEnd(True, 0)))
+            machine.replay(ToReplay(b"", None, marker=Marker((7, 0), True, 0)))
     base = 0
     try:
         for batch in batches:
@@ -95,7 +96,7 @@ def replay(machine: GroupMachine, batches: list[list[Pair]], transaction: object
             base += len(batch)
     except BadRecord as error:
         return str(error)
-    machine.replay(ToReplay(b"", None, (7, 0), TransactionEnd(True, 0)))
+    machine.replay(ToReplay(b"", None, marker=Marker((7, 0), True, 0)))
     assert machine._offsets.count == sum(map(len, machine._offsets._groups.values()))
     assert all(machine._offsets._groups.values()), "a group without offsets"
     return None

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace
 
 from broker.core.coordinator import group_requests as g
-from broker.core.coordinator.machine import TransactionEnd
+from broker.core.transactions import Marker
 from tests.unit.broker.core.coordinator.driver import GROUP, LIMITS, Cluster, Coordinator
 
 RETENTION_MS = 10_000
@@ -64,7 +64,7 @@ class Offsets(RuleBasedStateMachine):
 
     @rule(producer=st.sampled_from(PRODUCERS), is_commit=st.booleans())
     def a_transaction_ends(self, producer: tuple[int, int], is_commit: bool) -> None:
-        self.coordinator.ask(g.EndOffsetTransaction(producer, TransactionEnd(is_commit, 0)))
+        self.coordinator.ask(g.EndOffsetTransaction(Marker(producer, is_commit, 0)))
         for each in self.commits:
             if each.state is State.PENDING and each.producer == producer[0]:
                 each.state = State.COUNTS if is_commit else State.DROPPED

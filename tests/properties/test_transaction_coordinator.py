@@ -33,7 +33,7 @@ from broker.core.coordinator.transaction_requests import (
     WriteMarkers,
 )
 from broker.core.producer_state import Accept, Duplicate, ProducerState, Refuse
-from quorumlog.wire.control_records import EndTxnMarker
+from broker.core.transactions import Marker
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.coordinator.test_transaction_machine import ID, WALL, Rig
 from tests.unit.broker.core.test_producer_state import B
@@ -89,11 +89,12 @@ class Log:
         self.opened[producer[0]].append(transaction)
         self.end += 1
 
-    def mark(self, producer: tuple[int, int], marker: EndTxnMarker) -> None:
-        batch = B(-1, -1, producer[1], producer[0], is_control=True, is_transactional=True)
+    def mark(self, marker: Marker) -> None:
+        producer_id, epoch = marker.producer
+        batch = B(-1, -1, epoch, producer_id, is_control=True, is_transactional=True)
         self.state.apply(batch, self.end, self.end + 1, marker)
         self.end += 1
-        for each in self.opened.pop(producer[0], []):
+        for each in self.opened.pop(producer_id, []):
             each.outcomes.append(marker.is_commit)
 
 
@@ -203,16 +204,16 @@ class Story:
         if not self.copies:
             return
         effect, partition, epoch = self.copies[self.random.randrange(len(self.copies))]
-        log, marker = self.logs[partition], EndTxnMarker(effect.is_commit, epoch)
-        has_raised = effect.client_version >= EPOCH_RISES
-        verdict = log.state.check_marker(*effect.producer, marker, has_raised=has_raised)
+        raises_epoch = effect.client_version >= EPOCH_RISES
+        log, marker = self.logs[partition], Marker(effect.producer, effect.is_commit, epoch, raises_epoch)
+        verdict = log.state.check_marker(marker)
         if isinstance(verdict, Accept):
-            log.mark(effect.producer, marker)
+            log.mark(marker)
         settled = isinstance(verdict, Accept | Duplicate) or verdict.code is KafkaCode.INVALID_PRODUCER_EPOCH
         if settled and epoch == self.epoch:
             report = MarkersWritten(ID, effect.producer, (partition,))
             self.take(self.rig.machine.markers_written(report, self.rig.now))
-        if not has_raised or self.random.random() < 0.8:
+        if not raises_epoch or self.random.random() < 0.8:
             self.copies.remove((effect, partition, epoch))
 
     def take(self, step: object) -> None:

@@ -165,8 +165,9 @@ class GroupMachine:
         Raises:
             BadRecord: the record is damaged, and nothing was changed.
         """
-        if record.producer is not None and record.ends is not None:
-            self._pending_offsets.end(record.producer[0], self._offsets, is_commit=record.ends.is_commit)
+        marker = record.marker
+        if marker is not None:
+            self._pending_offsets.end(marker.producer[0], self._offsets, is_commit=marker.is_commit)
             return
         offset = split_offset_key(record.key)
         if offset is not None and record.producer is not None:
@@ -278,8 +279,8 @@ class GroupMachine:
             case TxnOffsetCommit():
                 self._commit(turn, call, request.commit, request.producer)
             case EndOffsetTransaction():
-                places = self._pending_offsets.of_producer(request.producer[0])
-                turn.append(b"", None, request.producer, request.ends)
+                places = self._pending_offsets.of_producer(request.marker.producer[0])
+                turn.append(b"", None, marker=request.marker)
                 turn.answer(call, None)
                 self._sweeper.transaction_ended(places)
             case OffsetDelete():

@@ -34,8 +34,8 @@ from broker.core.coordinator.consumer.requests import (
     DescribeConsumerGroups,
     SubscribedTopics,
 )
-from broker.core.coordinator.machine import TransactionEnd
 from broker.core.coordinator.share.requests import ShareGroupLimits, ShareRequest
+from broker.core.transactions import Marker
 from quorumlog.wire.errors import KafkaCode
 
 NO_GENERATION = -1
@@ -339,10 +339,9 @@ class TxnOffsetCommit(msgspec.Struct, frozen=True):
 
 
 class EndOffsetTransaction(msgspec.Struct, frozen=True):
-    """End the transaction of a producer in this partition.  The response is None."""
+    """Append a marker, and apply or drop the offsets of its transaction.  The response is None."""
 
-    producer: tuple[int, int]
-    ends: TransactionEnd
+    marker: Marker
 
 
 class PartitionResult(NamedTuple):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from broker.core.coordinator.fields import BadRecord
+from broker.core.transactions import Marker
 
 if TYPE_CHECKING:
     from quorumlog.wire._record_scan import Record as LoggedRecord
@@ -25,24 +26,17 @@ Request_contra = TypeVar("Request_contra", contravariant=True)
 Limits_contra = TypeVar("Limits_contra", contravariant=True)
 
 
-class TransactionEnd(msgspec.Struct, frozen=True):
-    """The decision about a transaction, in a marker.  coordinator_epoch: the epoch of the coordinator that decided."""
-
-    is_commit: bool
-    coordinator_epoch: int
-
-
 class Record(msgspec.Struct, frozen=True):
     """One record of the internal topic.  A value of None is a tombstone.
 
     producer: id and epoch of the producer to whose transaction the record belongs; None without a transaction.
-    ends: this is the marker that ends the producer's transaction in this partition; key and value are empty.
+    marker: the marker that this record is, or None.  A marker has an empty key, no value, and its own producer.
     """
 
     key: bytes
     value: bytes | None
     producer: tuple[int, int] | None = None
-    ends: TransactionEnd | None = None
+    marker: Marker | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -141,7 +141,7 @@ class TransactionMachine:
         Raises:
             BadRecord: the record is damaged, and nothing was changed.
         """
-        if record.ends is not None:
+        if record.marker is not None:
             raise BadRecord("a marker is not permitted in the topic of transactions")
         name = read_transaction_key(record.key)
         if name is None:

@@ -9,8 +9,9 @@ import msgspec
 
 from broker.core.coordinator.consumer.requests import ConsumerLimits
 from broker.core.coordinator.group_requests import GroupConfigs, GroupLimits
-from broker.core.coordinator.machine import Answer, Record, Step, TransactionEnd
+from broker.core.coordinator.machine import Answer, Record, Step
 from broker.core.coordinator.share.requests import ShareGroupLimits
+from broker.core.transactions import Marker
 
 
 class Clocks(msgspec.Struct, frozen=True):
@@ -75,10 +76,10 @@ class Turn:
         key: bytes,
         value: bytes | None,
         producer: tuple[int, int] | None = None,
-        ends: TransactionEnd | None = None,
+        marker: Marker | None = None,
     ) -> None:
-        """Append a record, and apply it.  producer, ends: see `Record`."""
-        record = Record(key, value, producer, ends)
+        """Append a record, and apply it.  producer, marker: see `Record`."""
+        record = Record(key, value, producer, marker)
         self._apply(record)
         self._records.append(record)
         self._size_bytes += len(key) + len(value or b"")

@@ -75,7 +75,7 @@ class ShareStateMachine:
         Raises:
             BadRecord: the record is damaged, and nothing was changed.
         """
-        if record.ends is not None:
+        if record.marker is not None:
             raise BadRecord("a marker is not permitted in the topic of share groups")
         found = read_key(record.key)
         if found is None:

@@ -44,9 +44,10 @@ class Counting(Machine[str, None]):
         return Record(b"count", b"%d" % count)
 
     def replay(self, record: Record) -> None:
-        self.replayed.append((record.value, record.producer))
-        if record.ends is not None:
+        if record.marker is not None:
+            self.replayed.append((None, record.marker.producer))
             return
+        self.replayed.append((record.value, record.producer))
         if record.value is None or not record.value.isdigit():
             raise BadRecord(f"{record.value!r} is not a number")
         self.count = int(record.value)

@@ -11,7 +11,8 @@ import pytest
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.partition import State
 from broker.core.coordinator.fields import BadRecord
-from broker.core.coordinator.machine import Answer, Record, Step, TransactionEnd
+from broker.core.coordinator.machine import Answer, Record, Step
+from broker.core.transactions import Marker
 from broker.log import Refused
 from broker.log.produced import Produced
 from quorumlog.client.records import NewRecord, build_batch, decode_batches
@@ -81,8 +82,8 @@ async def test_an_operation_after_a_transaction_marker_sees_the_appended_marker(
     marked: list[int] = []
 
     def end(machine: Counting, call: int, now_ms: int) -> Step:
-        ends = TransactionEnd(is_commit=True, coordinator_epoch=0)
-        return Step((Record(b"", None, (7, 0), ends),), (Answer(call, None),))
+        marker = Marker((7, 0), is_commit=True, coordinator_epoch=0)
+        return Step((Record(b"", None, marker=marker),), (Answer(call, None),))
 
     def look(machine: Counting, call: int, now_ms: int) -> Step:
         producer = log.producers.get(7)
@@ -130,8 +131,8 @@ async def test_a_new_leader_replays_the_log(bench: Bench) -> None:
 async def test_a_load_replays_transactional_records_with_their_producer(bench: Bench) -> None:
     await bench.create(1)
     await bench.serving()
-    ends = TransactionEnd(is_commit=True, coordinator_epoch=0)
-    records = [Record(b"count", b"8", (7, 0)), Record(b"", None, (7, 0), ends)]
+    marker = Marker((7, 0), is_commit=True, coordinator_epoch=0)
+    records = [Record(b"count", b"8", (7, 0)), Record(b"", None, marker=marker)]
 
     def write(machine: Counting, call: int, now_ms: int) -> Step:
         return Step((records.pop(0),), (Answer(call, None),))

@@ -20,9 +20,9 @@ from broker.core.coordinator.group_requests import (
     TopicPartitions,
     TxnOffsetCommit,
 )
-from broker.core.coordinator.machine import TransactionEnd
 from broker.core.coordinator.transaction_requests import Outcome, TransactionSupport
 from broker.core.producer_state import ProducerState
+from broker.core.transactions import Marker
 from broker.log.produced import check_produced
 from metadata.image.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from quorumlog.errors import ClusterError
@@ -256,25 +256,25 @@ async def test_a_transaction_is_not_ended_if_it_commits_offsets_in_the_same_turn
         now = producers.get(7)
         return now is not None and now.end_offset == seen
 
-    ends = TransactionEnd(False, 0)
+    marker = Marker((7, 0), False, 0)
     committing = asyncio.create_task(commit(bench, 6))
-    ending = asyncio.create_task(bench.groups.write_marker(0, (7, 0), ends, only_if=is_unchanged))
+    ending = asyncio.create_task(bench.groups.write_marker(0, marker, only_if=is_unchanged))
     async with asyncio.timeout(WAIT_S):
         await committing
         assert await ending is KafkaCode.INVALID_TXN_STATE
     assert 7 in producers.transactions.open
 
 
-@pytest.mark.parametrize("has_raised", [False, True])
+@pytest.mark.parametrize("raises_epoch", [False, True])
 async def test_a_marker_voids_a_confirmation_unless_the_decision_has_raised_the_epoch(
-    coordinated: tuple[Place, Bench], has_raised: bool
+    coordinated: tuple[Place, Bench], raises_epoch: bool
 ) -> None:
-    """has_raised: the decision has raised the epoch, so offsets of the new epoch belong to the next transaction."""
+    """raises_epoch: the decision has raised the epoch, so offsets of the new epoch belong to the next transaction."""
     _, bench = coordinated
     producers = bench.groups.shell.producers(0)
     assert producers is not None
     async with asyncio.timeout(WAIT_S):
-        await bench.groups.write_marker(0, (7, 0), TransactionEnd(False, 0))
+        await bench.groups.write_marker(0, Marker((7, 0), False, 0))
         token = confirmed(producers, 7, epoch=1)
-        await bench.groups.write_marker(0, (7, 1), TransactionEnd(False, 0), has_raised=has_raised)
-    assert producers.is_verified(7, 1, token) is has_raised
+        await bench.groups.write_marker(0, Marker((7, 1), False, 0, raises_epoch))
+    assert producers.is_verified(7, 1, token) is raises_epoch

@@ -23,8 +23,8 @@ from broker.core.coordinator.transaction_requests import (
     TransactionLimits,
     WriteMarkers,
 )
+from broker.core.transactions import Marker
 from metadata.image.internal_topics import TRANSACTION_STATE
-from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from tests.unit.broker.coordinator.counting import WAIT_S, WALL_MS, until
@@ -58,11 +58,9 @@ class Place:
     def partition(self, topic: str, index: int) -> Any:
         return SimpleNamespace(leader=1)
 
-    async def write(
-        self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], *, has_raised: bool
-    ) -> int:
-        assert (marker, producer) == (EndTxnMarker(True, 4), EFFECT.producer)
-        self.written.append(((topic, index), has_raised))
+    async def write(self, topic: str, index: int, marker: Marker) -> int:
+        assert marker == Marker(EFFECT.producer, True, 4, marker.raises_epoch)
+        self.written.append(((topic, index), marker.raises_epoch))
         return int(self.codes.get((topic, index), KafkaCode.NONE))
 
     def _tell(self, report: Any) -> bool:
@@ -235,5 +233,5 @@ async def test_a_marker_to_the_topic_of_transactions_is_refused() -> None:
     """The coordinator of the partition could not load a marker, and would stop."""
     nothing: Any = None
     writer = MarkerWriter(nothing, nothing, lambda: 0, 1_000)
-    code = await writer.write(TRANSACTION_STATE, 0, EndTxnMarker(True, 0), (1, 0), has_raised=False)
+    code = await writer.write(TRANSACTION_STATE, 0, Marker((1, 0), True, 0))
     assert code == KafkaCode.INVALID_TOPIC_EXCEPTION

@@ -16,9 +16,9 @@ from broker.core.coordinator.transaction_requests import (
     TransactionRequest,
     TransactionSupport,
 )
+from broker.core.transactions import Marker
 from broker.kafka.handlers import HANDLERS
 from broker.kafka.transactions import NoTransactions
-from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
@@ -55,14 +55,12 @@ class Transactions(NoTransactions):
             self.held.append(future)
         return future
 
-    async def write_marker(
-        self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], *, has_raised: bool
-    ) -> int:
+    async def write_marker(self, topic: str, index: int, marker: Marker) -> int:
         self.marked.append((topic, index))
         if topic == "stuck":
             await self.stuck.wait()
             return int(KafkaCode.REQUEST_TIMED_OUT)
-        return int(KafkaCode.NONE if producer[0] == 7 else KafkaCode.INVALID_PRODUCER_EPOCH)
+        return int(KafkaCode.NONE if marker.producer[0] == 7 else KafkaCode.INVALID_PRODUCER_EPOCH)
 
     async def commit_offsets(
         self, transactional_id: str, request: TxnOffsetCommit, support: TransactionSupport, size: int

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from broker.core.coordinator.transaction_requests import TransactionSupport
+from broker.core.transactions import Marker
 from broker.kafka.api import FetchPartition, FetchPlan, FetchReply, ProduceResult
 from broker.log.producers import LogProducers
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import DiskError
-from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG
 from tests.unit.broker.core.test_transactions import confirmed
@@ -137,18 +137,18 @@ async def test_the_next_transaction_waits_for_the_marker_of_the_previous_transac
     following = produce(rig, 7, epoch=1)
     await settle()
     assert (rig.log.end_offset, len(coordinator.asked)) == (1, 2)
-    marked = rig.hosted().append_marker(EndTxnMarker(True, 0), (7, 1), 0, 60_000, has_raised=True)
+    marked = rig.hosted().append_marker(Marker((7, 1), True, 0, raises_epoch=True), 0, 60_000)
     assert rig.log.end_offset == 2
     assert following.done() is False
     await rig.role.logs.flush_all([rig.log])
     assert (await marked).error_code == KafkaCode.NONE
-    again = await rig.hosted().append_marker(EndTxnMarker(True, 0), (7, 1), 0, 60_000, has_raised=True)
+    again = await rig.hosted().append_marker(Marker((7, 1), True, 0, raises_epoch=True), 0, 60_000)
     assert (again.error_code, rig.log.end_offset) == (KafkaCode.NONE, 2)
 
 
-@pytest.mark.parametrize("has_raised", [False, True])
+@pytest.mark.parametrize("raises_epoch", [False, True])
 async def test_a_confirmed_batch_is_verified_again_after_a_marker_that_did_not_raise_its_epoch(
-    rig: Rig, coordinator: Coordinator, has_raised: bool
+    rig: Rig, coordinator: Coordinator, raises_epoch: bool
 ) -> None:
     """Seed 720100648: the batch had been refused temporarily, and arrived again after the abort of its transaction.
 
@@ -156,14 +156,14 @@ async def test_a_confirmed_batch_is_verified_again_after_a_marker_that_did_not_r
     """
     coordinator.answer(7)
     await produce_and_flush(rig, 7)
-    rig.hosted().append_marker(EndTxnMarker(True, 0), (7, 0), 0, 60_000)
+    rig.hosted().append_marker(Marker((7, 0), True, 0), 0, 60_000)
     del coordinator.answers[7]
     confirmed(rig.log.producers, 7, epoch=1)
-    rig.hosted().append_marker(EndTxnMarker(False, 0), (7, 1), 0, 60_000, has_raised=has_raised)
+    rig.hosted().append_marker(Marker((7, 1), False, 0, raises_epoch), 0, 60_000)
     asked, end = len(coordinator.asked), rig.log.end_offset
     late = produce(rig, 7, epoch=1)
     await settle()
-    assert (len(coordinator.asked) - asked, rig.log.end_offset - end) == ((0, 1) if has_raised else (1, 0))
+    assert (len(coordinator.asked) - asked, rig.log.end_offset - end) == ((0, 1) if raises_epoch else (1, 0))
     late.cancel()
 
 
@@ -172,8 +172,8 @@ async def test_a_repeated_marker_is_answered_once_the_first_marker_is_committed(
 ) -> None:
     coordinator.answer(7)
     await produce_and_flush(rig, 7)
-    marker = EndTxnMarker(True, 0)
-    first, copy = (rig.hosted().append_marker(marker, (7, 1), 0, 60_000, has_raised=True) for _ in range(2))
+    marker = Marker((7, 1), True, 0, raises_epoch=True)
+    first, copy = (rig.hosted().append_marker(marker, 0, 60_000) for _ in range(2))
     assert (rig.log.end_offset, first.done(), copy.done()) == (2, False, False)
     await rig.role.logs.flush_all([rig.log])
     assert [(await each).error_code for each in (first, copy)] == [KafkaCode.NONE] * 2

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker.core.coordinator import group_requests as g
-from broker.core.coordinator.machine import TransactionEnd
+from broker.core.transactions import Marker
 from quorumlog.client import ClusterError, Consumer, TopicPartition
 from quorumlog.client.consumer_group import ConsumerGroup
 from quorumlog.client.membership import Phase
@@ -74,7 +74,7 @@ async def test_committed_waits_for_an_open_transaction_with_offsets_of_the_group
         asking = asyncio.ensure_future(consumer.committed(PLACES, TIMEOUT_S))
         await until(lambda: fetches(groups) >= before + 2)
         assert not asking.done()
-        coordinator_of(groups, GROUP).ask(g.EndOffsetTransaction(PRODUCER, TransactionEnd(True, 0)))
+        coordinator_of(groups, GROUP).ask(g.EndOffsetTransaction(Marker(PRODUCER, True, 0)))
         assert await asking == {PLACES[0]: 3}
 
 

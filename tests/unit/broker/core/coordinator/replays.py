@@ -24,9 +24,9 @@ def logged(records: Sequence[tuple[bytes | None, bytes | None]], base_offset: in
 
 def replay_log(machine: Machine[Any, Any], log: Iterable[Record]) -> None:
     """Replay markers, and the other records in batches of at most BATCH_RECORDS_MAX."""
-    for (producer, ends), group in groupby(log, lambda each: (each.producer, each.ends)):
+    for (producer, marker), group in groupby(log, lambda each: (each.producer, each.marker)):
         records = list(group)
-        if ends is not None:
+        if marker is not None:
             for each in records:
                 machine.replay(each)
             continue

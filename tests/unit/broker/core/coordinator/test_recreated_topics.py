@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from broker.core.coordinator import group_requests as g
 from broker.core.coordinator import records as r
-from broker.core.coordinator.machine import TransactionEnd
 from broker.core.coordinator.sweep import OFFSETS_PER_SLICE_MAX
+from broker.core.transactions import Marker
 from tests.unit.broker.core.coordinator.consumer.driver import ConsumerClient
 from tests.unit.broker.core.coordinator.consumer.driver import joined as consumers_joined
 from tests.unit.broker.core.coordinator.driver import GROUP, LIMITS, WALL_MS, Cluster, Coordinator, Member, topic_id
@@ -29,7 +29,7 @@ def commit_in_transaction(coordinator: Coordinator, offset: g.OffsetToCommit) ->
 
 
 def end_transaction(coordinator: Coordinator) -> None:
-    coordinator.ask(g.EndOffsetTransaction(PRODUCER, TransactionEnd(True, 0)))
+    coordinator.ask(g.EndOffsetTransaction(Marker(PRODUCER, True, 0)))
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_an_old_offset_that_an_aborted_transaction_did_not_replace_is_deleted(co
     commit_in_transaction(after, at(0, 5))
     after.pass_time(1)
     coordinator = after
-    coordinator.ask(g.EndOffsetTransaction(PRODUCER, TransactionEnd(False, 0)))
+    coordinator.ask(g.EndOffsetTransaction(Marker(PRODUCER, False, 0)))
     assert coordinator.offsets() == {}
     coordinator.pass_time(1)
     assert coordinator.machine._offsets.count == 0

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.core.coordinator import group_requests as g
-from broker.core.coordinator.machine import TransactionEnd
+from broker.core.transactions import Marker
 from tests.unit.broker.core.coordinator.driver import DELAY_MS, GROUP, LIMITS, Coordinator, Member
 from tests.unit.broker.core.coordinator.test_group_offsets import coordinator, member
 
@@ -22,7 +22,7 @@ def commit(coordinator: Coordinator, offset: int, *, producer: tuple[int, int] =
 
 
 def end(coordinator: Coordinator, *, is_commit: bool = True, producer: tuple[int, int] = PRODUCER) -> None:
-    assert coordinator.ask(g.EndOffsetTransaction(producer, TransactionEnd(is_commit, 0))) is None
+    assert coordinator.ask(g.EndOffsetTransaction(Marker(producer, is_commit, 0))) is None
 
 
 def fetched(coordinator: Coordinator, *, stable: bool = False) -> tuple[int, str]:
@@ -80,8 +80,8 @@ def test_pending_offsets_are_logged_with_their_producer_and_end_with_a_marker(co
     commit(coordinator, 5)
     assert [record.producer for record in coordinator.log] == [PRODUCER]
     end(coordinator)
-    ends = [record.ends for record in coordinator.log]
-    assert ends == [None, TransactionEnd(True, 0)]
+    markers = [record.marker for record in coordinator.log]
+    assert markers == [None, Marker(PRODUCER, True, 0)]
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
