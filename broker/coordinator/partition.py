@@ -356,13 +356,13 @@ class Coordinator(Generic[M]):
         while self.machine is machine:
             await self._news.wait()
             self._news.clear()
-            if self._turn(machine):
+            if self._apply_queued(machine):
                 self._news.set()
                 await asyncio.sleep(0)  # let other tasks run before the operations that are left
 
     # -- a turn
 
-    def _turn(self, machine: M) -> bool:
+    def _apply_queued(self, machine: M) -> bool:
         """Apply the queued operations, append their records together, and send the answers that are due.
 
         Return whether another turn can begin immediately.  Operations that append may wait until replicas are in sync.

@@ -22,11 +22,11 @@ _mutant = mutant_of(MUTANTS)
 def _sequences_repeat() -> list[Any]:
     end = Scopes._end
 
-    def again(self: Scopes, turn: Any, request: EndScope) -> EndScopeResponse:
+    def again(self: Scopes, step: Any, request: EndScope) -> EndScopeResponse:
         known = self._scopes.get(request.scope)
         if known is not None and known.state is ScopeState.OPEN and known.sequence == request.sequence:
             self._scopes[request.scope] = replace(known, sequence=known.sequence - 1)
-        return end(self, turn, request)
+        return end(self, step, request)
 
     return [patch.object(Scopes, "_end", again)]
 
@@ -56,8 +56,8 @@ def _zombies_continue() -> list[Any]:
 def _strangers_enter() -> list[Any]:
     init = Scopes._init
 
-    def as_its_owner(self: Scopes, turn: Any, request: InitScope) -> InitScopeResponse:
+    def as_its_owner(self: Scopes, step: Any, request: InitScope) -> InitScopeResponse:
         known = self._scopes.get(request.scope)
-        return init(self, turn, request if known is None else replace(request, owner=known.owner))
+        return init(self, step, request if known is None else replace(request, owner=known.owner))
 
     return [patch.object(Scopes, "_init", as_its_owner)]

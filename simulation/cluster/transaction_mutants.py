@@ -113,8 +113,8 @@ def _markers_are_forgotten() -> list[Any]:
 def _late_producers_continue() -> list[Any]:
     abort = TransactionMachine._abort
 
-    def same_epoch(self: TransactionMachine, turn: Any, name: str, value: Any, *cause: Any) -> None:
-        abort(self, turn, name, replace(value, producer_epoch=value.producer_epoch - 1), *cause)
+    def same_epoch(self: TransactionMachine, step: Any, name: str, value: Any, *cause: Any) -> None:
+        abort(self, step, name, replace(value, producer_epoch=value.producer_epoch - 1), *cause)
 
     return [patch.object(TransactionMachine, "_abort", same_epoch)]
 
@@ -144,10 +144,10 @@ def _fenced_may_end() -> list[Any]:
 def _complete_early() -> list[Any]:
     written = TransactionMachine._written
 
-    def first(self: TransactionMachine, turn: Any, request: Any) -> None:
+    def first(self: TransactionMachine, step: Any, request: Any) -> None:
         if (pending := self._pending.get(request.transactional_id)) and request.partitions:
             pending.clear()
-        written(self, turn, request)
+        written(self, step, request)
 
     return [patch.object(TransactionMachine, "_written", first)]
 
@@ -156,11 +156,11 @@ def _complete_early() -> list[Any]:
 def _begins_at_once() -> list[Any]:
     init = TransactionMachine._init
 
-    def at_once(self: TransactionMachine, turn: Any, request: Any) -> Any:
+    def at_once(self: TransactionMachine, step: Any, request: Any) -> Any:
         value = self._ids.get(request.transactional_id)
         if value is not None and value.state is TransactionState.ONGOING:
-            return self._begin(turn, request, value.producer_epoch + 1, value.producer_id)
-        return init(self, turn, request)
+            return self._begin(step, request, value.producer_epoch + 1, value.producer_id)
+        return init(self, step, request)
 
     return [patch.object(TransactionMachine, "_init", at_once)]
 

@@ -226,15 +226,15 @@ MUTANTS = (
     Mutant(
         "a replaced static member makes the record of its group too large",
         MEMBERSHIP,
-        " and rebalance.fits(turn, group, _assigned_bytes(group)):",
+        " and rebalance.fits(step, group, _assigned_bytes(group)):",
         ":",
         (f"{STATIC_TESTS}::test_a_replacement_whose_metadata_exceeds_the_group_record_begins_a_rebalance",),
     ),
     Mutant(
         "a coordinator keeps the offsets of topics that were deleted before it was loaded",
         MACHINE,
-        "        self._sweeper.delete_missing()\n        return turn.step()\n",
-        "        return turn.step()\n",
+        "        self._sweeper.delete_missing()\n        return step.build()\n",
+        "        return step.build()\n",
         (
             f"{OFFSET_TESTS}::test_a_new_coordinator_deletes_in_slices_the_offsets_of_topics_deleted_before_its_load",
             f"{OFFSET_TESTS}::test_a_new_coordinator_completes_the_deletion_of_offsets_that_its_predecessor_began",
@@ -285,28 +285,28 @@ MUTANTS = (
     Mutant(
         "a group becomes Stable before its record exists",
         REBALANCE,
-        "    group.become(GroupState.STABLE)\n    store(turn, group)\n",
+        "    group.become(GroupState.STABLE)\n    store(step, group)\n",
         "    group.become(GroupState.STABLE)\n",
         (f"{REBALANCE_TESTS}::test_each_member_gets_the_assignment_that_the_leader_sent_for_it",),
     ),
     Mutant(
         "a group that becomes empty is not stored",
         REBALANCE,
-        "    group.become(GroupState.EMPTY)\n    store(turn, group)\n",
+        "    group.become(GroupState.EMPTY)\n    store(step, group)\n",
         "    group.become(GroupState.EMPTY)\n",
         (f"{REBALANCE_TESTS}::test_a_group_whose_last_member_left_is_logged_as_empty",),
     ),
     Mutant(
         "a replacement of a static member is not stored",
         MEMBERSHIP,
-        "        rebalance.store(turn, group)\n        turn.answer(call, _replaced",
-        "        turn.answer(call, _replaced",
+        "        rebalance.store(step, group)\n        step.answer(call, _replaced",
+        "        step.answer(call, _replaced",
         (f"{STATIC_TESTS}::test_a_replacement_survives_a_change_of_the_coordinator",),
     ),
     Mutant(
         "the stored generation keeps the fenced process of a static member",
         MEMBERSHIP,
-        "    rebalance.store_instance(turn, group, old.instance_id, member.member_id)\n",
+        "    rebalance.store_instance(step, group, old.instance_id, member.member_id)\n",
         "",
         (f"{STATIC_TESTS}::test_a_change_of_the_coordinator_during_a_rebalance_does_not_fence_the_latest_process",),
     ),
@@ -328,13 +328,13 @@ MUTANTS = (
         "a call that waits lets the session of its member end",
         REBALANCE,
         "    if member.knows_id:\n        member.expires_ms = None\n",
-        "    if member.knows_id:\n        group.wake(turn.now_ms)\n",
+        "    if member.knows_id:\n        group.wake(step.now_ms)\n",
         (f"{REBALANCE_TESTS}::test_a_member_that_waits_in_join_does_not_expire",),
     ),
     Mutant(
         "a repeated join leaves the earlier call without an answer",
         REBALANCE,
-        "    _answer_join(turn, group, member, again)\n",
+        "    _answer_join(step, group, member, again)\n",
         "    group.waiting -= member.join_call is not None\n",
         (f"{REBALANCE_TESTS}::test_a_repeated_join_answers_the_earlier_join_with_rebalance_in_progress",),
     ),
@@ -362,7 +362,7 @@ MUTANTS = (
     Mutant(
         "a heartbeat does not renew the session",
         MEMBERSHIP,
-        "        group.renew(group.members[request.member_id], turn.now_ms)\n        if group",
+        "        group.renew(group.members[request.member_id], step.now_ms)\n        if group",
         "        if group",
         (f"{REBALANCE_TESTS}::test_a_member_whose_session_ends_is_removed",),
     ),
@@ -376,8 +376,8 @@ MUTANTS = (
     Mutant(
         "a full tick goes on",
         MACHINE,
-        "            if not turn.is_full and not (is_matching",
-        "            if (not turn.is_full or group.members) and not (is_matching",
+        "            if not step.is_full and not (is_matching",
+        "            if (not step.is_full or group.members) and not (is_matching",
         (f"{MACHINE_TESTS}::test_a_tick_stops_when_its_batch_is_full_and_later_ticks_continue",),
     ),
     Mutant(
@@ -411,8 +411,8 @@ MUTANTS = (
     Mutant(
         "a commit that does not fit into a batch is appended",
         OFFSET_REQUESTS,
-        "if size_bytes > turn.limits.batch_max_bytes:",
-        "if size_bytes > 8 * turn.limits.batch_max_bytes:",
+        "if size_bytes > step.limits.batch_max_bytes:",
+        "if size_bytes > 8 * step.limits.batch_max_bytes:",
         (f"{OFFSET_TESTS}::test_a_commit_that_does_not_fit_into_a_batch_changes_nothing",),
     ),
     Mutant(
@@ -446,22 +446,22 @@ MUTANTS = (
     Mutant(
         "a deletion does not stop at a full batch",
         SWEEP,
-        "self.is_busy and not turn.is_full:",
+        "self.is_busy and not step.is_full:",
         "self.is_busy:",
         (f"{OFFSET_TESTS}::test_a_large_group_is_deleted_in_slices_and_refuses_requests_meanwhile",),
     ),
     Mutant(
         "a call whose client disconnected is answered",
         MACHINE,
-        "rebalance.hang_up(turn, group, group.members[member_id])",
-        "rebalance.answer_sync(turn, group, group.members[member_id], SyncGroupResponse(KafkaCode.NONE))",
+        "rebalance.hang_up(step, group, group.members[member_id])",
+        "rebalance.answer_sync(step, group, group.members[member_id], SyncGroupResponse(KafkaCode.NONE))",
         (f"{REBALANCE_TESTS}::test_a_client_that_disconnected_in_sync_keeps_its_session",),
     ),
     Mutant(
         "assignments do not count for the size of a group's record",
         REBALANCE,
-        "return group.record_bytes + assigned_bytes <= turn",
-        "return group.record_bytes <= turn",
+        "return group.record_bytes + assigned_bytes <= step",
+        "return group.record_bytes <= step",
         (f"{REBALANCE_TESTS}::test_assignments_that_do_not_fit_into_a_record_are_refused",),
     ),
     Mutant(
@@ -488,8 +488,8 @@ MUTANTS = (
     Mutant(
         "a retention beyond all times ends the process",
         OFFSET_REQUESTS,
-        "min(turn.wall_ms + request.retention_ms, _TIME_MAX_MS)",
-        "turn.wall_ms + request.retention_ms",
+        "min(step.wall_ms + request.retention_ms, _TIME_MAX_MS)",
+        "step.wall_ms + request.retention_ms",
         (f"{OFFSET_TESTS}::test_an_offset_with_the_largest_retention_time_does_not_expire",),
     ),
     Mutant(
@@ -504,8 +504,8 @@ MUTANTS = (
     Mutant(
         "a later coordinator forgets the markers of a decision",
         "broker/core/coordinator/transaction_machine.py",
-        "            if value.state.is_preparing:\n                self._order_markers(turn, name, value)\n",
-        "            if False:\n                self._order_markers(turn, name, value)\n",
+        "            if value.state.is_preparing:\n                self._order_markers(step, name, value)\n",
+        "            if False:\n                self._order_markers(step, name, value)\n",
         (
             "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_later_coordinator_orders_the_markers_of_a_decision_again",
         ),
@@ -576,8 +576,8 @@ MUTANTS = (
     Mutant(
         "the time of a transaction begins anew with a partition",
         "broker/core/coordinator/transaction_machine.py",
-        "started_ms=turn.wall_ms if is_new else value.started_ms",
-        "started_ms=turn.wall_ms",
+        "started_ms=step.wall_ms if is_new else value.started_ms",
+        "started_ms=step.wall_ms",
         (
             "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_transaction_is_aborted_when_its_time_is_up",
         ),
@@ -726,9 +726,9 @@ MUTANTS = (
     Mutant(
         "a heartbeat before the assignments does not renew the session",
         MEMBERSHIP,
-        "        group.renew(group.members[request.member_id], turn.now_ms)\n        if group",
+        "        group.renew(group.members[request.member_id], step.now_ms)\n        if group",
         "        if group.state is GroupState.STABLE:\n"
-        "            group.renew(group.members[request.member_id], turn.now_ms)\n        if group",
+        "            group.renew(group.members[request.member_id], step.now_ms)\n        if group",
         (f"{REBALANCE_TESTS}::test_heartbeats_before_the_assignments_renew_the_session",),
     ),
 )

@@ -116,7 +116,7 @@ MUTANTS = (
     Mutant(
         "a member that has left returns at each load",
         "broker/core/coordinator/group_machine.py",
-        "                        turn.append(consumer_records.write_key(key), None)\n",
+        "                        step.append(consumer_records.write_key(key), None)\n",
         "                        pass\n",
         (f"{LOST}::test_a_departed_member_is_dropped_if_another_member_has_its_partitions",),
     ),
@@ -130,29 +130,29 @@ MUTANTS = (
     Mutant(
         "a consumer has the session of the cluster, not that of its group",
         "broker/core/coordinator/consumer/heartbeat.py",
-        "group.renew(member, turn.now_ms, turn.consumer_limits(group.name).session_timeout_ms)",
-        "group.renew(member, turn.now_ms, turn.limits.consumer.session_timeout_ms)",
+        "group.renew(member, step.now_ms, step.consumer_limits(group.name).session_timeout_ms)",
+        "group.renew(member, step.now_ms, step.limits.consumer.session_timeout_ms)",
         (f"{GROUP_LIMIT_TESTS}::test_a_changed_session_timeout_of_a_group_applies_from_a_consumers_next_heartbeat_on",),
     ),
     Mutant(
         "after a failover, a consumer has the session of the cluster, not that of its group",
         "broker/core/coordinator/group_machine.py",
-        "turn.consumer_limits(group.name).session_timeout_ms",
+        "step.consumer_limits(group.name).session_timeout_ms",
         "self._limits.consumer.session_timeout_ms",
         (f"{GROUP_LIMIT_TESTS}::test_a_new_coordinator_gives_each_consumer_the_session_timeout_of_its_group",),
     ),
     Mutant(
         "a group is assigned in the interval of the cluster, not in its own",
         "broker/core/coordinator/consumer/changes.py",
-        "turn.consumer_limits(group.name).assignment_interval_ms",
-        "turn.limits.consumer.assignment_interval_ms",
+        "step.consumer_limits(group.name).assignment_interval_ms",
+        "step.limits.consumer.assignment_interval_ms",
         (f"{GROUP_LIMIT_TESTS}::test_a_group_is_reassigned_at_its_own_assignment_interval",),
     ),
     Mutant(
         "a member of a share group has the session of the cluster, not that of its group",
         "broker/core/coordinator/share/service.py",
-        "turn.share_limits(group.name).session_timeout_ms",
-        "turn.limits.share.session_timeout_ms",
+        "step.share_limits(group.name).session_timeout_ms",
+        "step.limits.share.session_timeout_ms",
         (f"{GROUP_LIMIT_TESTS}::test_changed_timeouts_of_a_share_group_apply_from_a_members_next_heartbeat_on",),
     ),
     Mutant(
@@ -253,7 +253,7 @@ MUTANTS = (
     Mutant(
         "the record of a regular expression stays without members",
         f"{FOLDER}/changes.py",
-        "        put(turn, Kind.REGEX, group.name, None, regex)\n",
+        "        put(step, Kind.REGEX, group.name, None, regex)\n",
         "        pass\n",
         (f"{GROUP_TOPICS}::test_the_record_of_a_regular_expression_is_deleted_when_no_member_uses_it_any_more",),
     ),
@@ -274,14 +274,14 @@ MUTANTS = (
     Mutant(
         "a target that does not fit into a batch is stored",
         f"{FOLDER}/changes.py",
-        "    if size > targets_max_bytes(turn.limits):",
+        "    if size > targets_max_bytes(step.limits):",
         "    if size < 0:",
         (f"{GROUP_TOPICS}::test_a_target_assignment_that_exceeds_a_batch_leaves_the_previous_one_in_force",),
     ),
     Mutant(
         "each change makes a target at once",
         f"{FOLDER}/changes.py",
-        "        if due_ms is None or due_ms <= turn.now_ms:",
+        "        if due_ms is None or due_ms <= step.now_ms:",
         "        if True:",
         (f"{INTERVAL}::test_changes_within_an_interval_share_one_target",),
     ),
@@ -302,7 +302,7 @@ MUTANTS = (
     Mutant(
         "a heartbeat computes a target before it is due",
         f"{FOLDER}/changes.py",
-        "group.assign_at_ms is not None and group.assign_at_ms <= turn.now_ms:",
+        "group.assign_at_ms is not None and group.assign_at_ms <= step.now_ms:",
         "group.assign_at_ms is not None:",
         (f"{INTERVAL}::test_a_heartbeat_computes_a_target_only_once_it_is_due",),
     ),
@@ -351,16 +351,16 @@ MUTANTS = (
     Mutant(
         "a member that joins waits a whole heartbeat interval for its partitions",
         f"{FOLDER}/heartbeat.py",
-        "    return min(interval_ms, group.assign_at_ms - turn.now_ms)",
+        "    return min(interval_ms, group.assign_at_ms - step.now_ms)",
         "    return interval_ms",
         (f"{INTERVAL}::test_a_joining_members_heartbeat_interval_ends_when_the_pending_target_is_due",),
     ),
     Mutant(
         "expired members get a target before they are removed",
         f"{FOLDER}/service.py",
-        "        expired = heartbeat.expired(turn, group)\n        if not expired:",
-        "        changes.refresh(turn, group, self._topics)\n"
-        "        expired = heartbeat.expired(turn, group)\n        if not expired:",
+        "        expired = heartbeat.expired(step, group)\n        if not expired:",
+        "        changes.refresh(step, group, self._topics)\n"
+        "        expired = heartbeat.expired(step, group)\n        if not expired:",
         (f"{INTERVAL}::test_expired_members_and_new_members_share_one_target",),
     ),
     Mutant(
@@ -387,8 +387,8 @@ MUTANTS = (
     Mutant(
         "an upgrade forgets the classic record",
         f"{FOLDER}/migration.py",
-        "    if group.stored is not None:\n        turn.append(",
-        "    if False:\n        turn.append(",
+        "    if group.stored is not None:\n        step.append(",
+        "    if False:\n        step.append(",
         (f"{MIGRATION}::test_a_group_that_changed_its_protocol_leaves_no_record_when_it_is_deleted",),
     ),
     Mutant(
@@ -438,7 +438,7 @@ MUTANTS = (
     Mutant(
         "all regular expressions that match a new topic are written in one step",
         "broker/core/coordinator/consumer/changes.py",
-        "        if size and size + len(value) > subscription_max_bytes(turn.limits):\n",
+        "        if size and size + len(value) > subscription_max_bytes(step.limits):\n",
         "        if False:\n",
         (
             "tests/unit/broker/core/coordinator/consumer/test_consumer_group_topics.py"

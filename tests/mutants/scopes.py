@@ -15,7 +15,7 @@ MUTANTS = (
         "a jump of the wall clock deletes the sequences of scopes",
         SCOPES,
         "            if cautious_ms - value.updated_ms > kept_ms:",
-        "            if turn.wall_ms - value.updated_ms > kept_ms:",
+        "            if step.wall_ms - value.updated_ms > kept_ms:",
         (f"{UNIT}::test_a_jump_of_the_wall_clock_expires_no_scope",),
     ),
     Mutant(
@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "the next run of a scope has the epoch of the one before",
         SCOPES,
-        "            epoch=self._next_epoch(turn),",
+        "            epoch=self._next_epoch(step),",
         "            epoch=known.epoch,",
         SEEDS,
     ),
@@ -56,8 +56,8 @@ MUTANTS = (
     Mutant(
         "the epoch of a scope falls with the wall clock after a deletion",
         SCOPES,
-        "return max(self._epoch_max + 1, turn.wall_ms)",
-        "return turn.wall_ms",
+        "return max(self._epoch_max + 1, step.wall_ms)",
+        "return step.wall_ms",
         (f"{UNIT}::test_the_epoch_of_a_recreated_scope_is_higher_even_if_the_wall_clock_went_back",),
     ),
     Mutant(
@@ -147,7 +147,7 @@ MUTANTS = (
     Mutant(
         "a deleted producer remains although another producer has its id",
         MACHINE,
-        "        self._scopes.drop_deleted(turn)\n",
+        "        self._scopes.drop_deleted(step)\n",
         "",
         (f"{UNIT}::test_a_deleted_producer_in_a_stale_log_is_deleted_again_if_another_producer_has_its_id",),
     ),
@@ -189,7 +189,7 @@ MUTANTS = (
     Mutant(
         "an end of which no producer is left does not store its sequence",
         SCOPES,
-        "            turn.append_scope(name, replace(changed, updated_ms=turn.wall_ms))\n            return",
+        "            step.append_scope(name, replace(changed, updated_ms=step.wall_ms))\n            return",
         "            return",
         SEEDS,
     ),

@@ -86,6 +86,7 @@ from broker.core.coordinator.group_requests import (
     Topics,
     TxnOffsetCommit,
 )
+from broker.core.coordinator.group_step import GroupStep
 from broker.core.coordinator.machine import Record, Step, replay_each
 from broker.core.coordinator.offsets import Offsets
 from broker.core.coordinator.records import GroupKey, read_group, read_key, split_offset_key
@@ -104,7 +105,6 @@ from broker.core.coordinator.share.requests import (
 from broker.core.coordinator.share.service import ShareService
 from broker.core.coordinator.sweep import Sweeper
 from broker.core.coordinator.transactional_offsets import PendingOffsets
-from broker.core.coordinator.turn import Clocks, Turn
 from quorumlog.wire.errors import KafkaCode
 
 if TYPE_CHECKING:
@@ -232,65 +232,65 @@ class GroupMachine:
     def loaded(self, now_ms: int) -> Step:
         """Start to serve."""
         assert self._expiry_ms is None, "loaded twice"
-        turn = self._turn(now_ms)
+        step = self._new_step(now_ms)
         self._expiry_ms = now_ms + self._limits.expiry_interval_ms
-        self._loaded_wall_ms = turn.wall_ms
+        self._loaded_wall_ms = step.wall_ms
         for group in list(self._groups.values()):
             if isinstance(group, ConsumerGroup):
-                session_ms = turn.consumer_limits(group.name).session_timeout_ms
-                for key in group.load(now_ms, turn.wall_ms, session_ms):
-                    if not turn.is_full:  # the next load finds the others again
-                        turn.append(consumer_records.write_key(key), None)
+                session_ms = step.consumer_limits(group.name).session_timeout_ms
+                for key in group.load(now_ms, step.wall_ms, session_ms):
+                    if not step.is_full:  # the next load finds the others again
+                        step.append(consumer_records.write_key(key), None)
             elif group.stored is not None:
                 group.load(now_ms)
                 if len(group.members) > self._limits.members_max:
                     cause = "the group is larger than group.max.size"
-                    rebalance.prepare(turn, group, cause, None, RebalanceReason.GROUP_TOO_LARGE)
+                    rebalance.prepare(step, group, cause, None, RebalanceReason.GROUP_TOO_LARGE)
             self._settle(group)
-        self._shares.loaded(turn)
+        self._shares.loaded(step)
         self._sweeper.delete_missing()
-        return turn.step()
+        return step.build()
 
     # -- requests
 
     def request(self, call: int, request: GroupRequest, now_ms: int) -> Step:
         """Apply a request.  The answer to it may come in a later step."""
         assert self._expiry_ms is not None, "not loaded"
-        turn = self._turn(now_ms)
+        step = self._new_step(now_ms)
         match request:
             case DescribeGroups():
                 groups = tuple(self._describe(name, request.report_missing) for name in request.groups)
-                turn.answer(call, DescribeGroupsResponse(groups))
+                step.answer(call, DescribeGroupsResponse(groups))
             case ListGroups():
                 listed = descriptions.listed(request, self._groups, self._offsets.groups(), self._shares.groups)
-                turn.answer(call, ListGroupsResponse(listed))
+                step.answer(call, ListGroupsResponse(listed))
             case OffsetFetch():
                 fetched = tuple(self._fetch(each, request.require_stable) for each in request.groups)
-                turn.answer(call, OffsetFetchResponse(fetched))
+                step.answer(call, OffsetFetchResponse(fetched))
             case ExplainGroups():
-                explained = tuple(self._explain(name, turn.wall_ms) for name in request.groups)
-                turn.answer(call, ExplainGroupsResponse(explained))
+                explained = tuple(self._explain(name, step.wall_ms) for name in request.groups)
+                step.answer(call, ExplainGroupsResponse(explained))
             case DeleteGroups():
-                errors = {name: self._delete_error(turn, name) for name in request.groups}
-                self._sweeper.delete_groups(turn, call, request, errors)
-                self._sweeper.run(turn)
+                errors = {name: self._delete_error(step, name) for name in request.groups}
+                self._sweeper.delete_groups(step, call, request, errors)
+                self._sweeper.run(step)
             case OffsetCommit():
-                self._commit(turn, call, request)
+                self._commit(step, call, request)
             case TxnOffsetCommit():
-                self._commit(turn, call, request.commit, request.producer)
+                self._commit(step, call, request.commit, request.producer)
             case EndOffsetTransaction():
                 places = self._pending_offsets.of_producer(request.marker.producer[0])
-                turn.append(b"", None, marker=request.marker)
-                turn.answer(call, None)
+                step.append(b"", None, marker=request.marker)
+                step.answer(call, None)
                 self._sweeper.transaction_ended(places)
             case OffsetDelete():
-                self._delete_offsets(turn, call, request)
+                self._delete_offsets(step, call, request)
             case JoinGroup() | SyncGroup() | Heartbeat() | LeaveGroup():
-                self._member_request(turn, call, request)
+                self._member_request(step, call, request)
             case ConsumerHeartbeat():
-                self._consumer_heartbeat(turn, call, request)
+                self._consumer_heartbeat(step, call, request)
             case DescribeConsumerGroups():
-                turn.answer(call, self._describe_consumers(request))
+                step.answer(call, self._describe_consumers(request))
             case (
                 ShareHeartbeat()
                 | DescribeShareGroups()
@@ -299,10 +299,10 @@ class GroupMachine:
                 | NoteShareStates()
                 | ForgetShareStates()
             ):
-                self._share_request(turn, call, request)
+                self._share_request(step, call, request)
             case _:
                 assert_never(request)
-        return turn.step()
+        return step.build()
 
     def _name_error(self, name: str, may_be_empty: bool = False) -> KafkaCode:
         if len(name.encode()) > self._limits.name_max_bytes or not (name or may_be_empty):
@@ -312,34 +312,34 @@ class GroupMachine:
     def _exists(self, name: str) -> bool:
         return name in self._groups or self._offsets.has_group(name) or self._pending_offsets.has_group(name)
 
-    def _share_request(self, turn: Turn, call: int, request: ShareRequest) -> None:
+    def _share_request(self, step: GroupStep, call: int, request: ShareRequest) -> None:
         match request:
             case ShareHeartbeat():
-                self._shares.heartbeat(turn, call, request, is_taken=self._exists(request.group))
+                self._shares.heartbeat(step, call, request, is_taken=self._exists(request.group))
             case DescribeShareGroups():
                 groups = tuple(map(self._shares.describe, request.groups))
-                turn.answer(call, DescribeShareGroupsResponse(groups))
+                step.answer(call, DescribeShareGroupsResponse(groups))
             case ListShareStates():
-                turn.answer(call, self._shares.list_states(request))
+                step.answer(call, self._shares.list_states(request))
             case ResetShareStates():
                 error = self._name_error(request.group)
                 if error is KafkaCode.NONE:
-                    turn.answer(call, self._shares.reset(turn, request, is_taken=self._exists(request.group)))
+                    step.answer(call, self._shares.reset(step, request, is_taken=self._exists(request.group)))
                 else:
-                    turn.answer(call, ListShareStatesResponse(error))
+                    step.answer(call, ListShareStatesResponse(error))
             case NoteShareStates():
-                turn.answer(call, self._shares.note(turn, request))
+                step.answer(call, self._shares.note(step, request))
             case ForgetShareStates():
-                turn.answer(call, self._shares.forget(turn, request))
+                step.answer(call, self._shares.forget(step, request))
             case _:
                 assert_never(request)
 
-    def _consumer_heartbeat(self, turn: Turn, call: int, request: ConsumerHeartbeat) -> None:
+    def _consumer_heartbeat(self, step: GroupStep, call: int, request: ConsumerHeartbeat) -> None:
         if request.group in self._shares.groups:
             message = f"group {request.group!r} is a share group"
-            turn.answer(call, ConsumerHeartbeatResponse(KafkaCode.GROUP_ID_NOT_FOUND, message))
+            step.answer(call, ConsumerHeartbeatResponse(KafkaCode.GROUP_ID_NOT_FOUND, message))
             return
-        group = self._consumers.heartbeat(turn, call, request) or self._groups.get(request.group)
+        group = self._consumers.heartbeat(step, call, request) or self._groups.get(request.group)
         if group is not None:
             self._settle(group)
 
@@ -351,7 +351,9 @@ class GroupMachine:
             )
         )
 
-    def _member_request(self, turn: Turn, call: int, request: JoinGroup | SyncGroup | Heartbeat | LeaveGroup) -> None:
+    def _member_request(
+        self, step: GroupStep, call: int, request: JoinGroup | SyncGroup | Heartbeat | LeaveGroup
+    ) -> None:
         group = self._groups.get(request.group)
         error = self._name_error(request.group)
         if error is KafkaCode.NONE and request.group in self._shares.groups:
@@ -370,30 +372,32 @@ class GroupMachine:
                 if request.member_id:
                     error = KafkaCode.UNKNOWN_MEMBER_ID
                 else:
-                    group = self._consumers.make_classic(turn, group)
+                    group = self._consumers.make_classic(step, group)
         elif error is KafkaCode.NONE and group is None:
             error = KafkaCode.UNKNOWN_MEMBER_ID
         if error is not KafkaCode.NONE or group is None:
-            turn.answer(call, _refusal(request, error))
+            step.answer(call, _refusal(request, error))
             return
         if isinstance(group, ConsumerGroup):
             if group.is_dead:
-                turn.answer(call, _refusal(request, KafkaCode.COORDINATOR_NOT_AVAILABLE))
+                step.answer(call, _refusal(request, KafkaCode.COORDINATOR_NOT_AVAILABLE))
             else:
-                self._settle(self._consumers.classic(turn, group, call, request))
+                self._settle(self._consumers.classic(step, group, call, request))
             return
         match request:
             case JoinGroup():
-                membership.join(turn, group, call, request, self._random)
+                membership.join(step, group, call, request, self._random)
             case SyncGroup():
-                membership.sync(turn, group, call, request)
+                membership.sync(step, group, call, request)
             case Heartbeat():
-                membership.heartbeat(turn, group, call, request)
+                membership.heartbeat(step, group, call, request)
             case LeaveGroup():
-                membership.leave(turn, group, call, request)
+                membership.leave(step, group, call, request)
         self._settle(group)
 
-    def _commit(self, turn: Turn, call: int, request: OffsetCommit, producer: tuple[int, int] | None = None) -> None:
+    def _commit(
+        self, step: GroupStep, call: int, request: OffsetCommit, producer: tuple[int, int] | None = None
+    ) -> None:
         group = self._groups.get(request.group)
         error = self._name_error(request.group, may_be_empty=True)
         if error is KafkaCode.NONE and request.group in self._shares.groups:
@@ -410,24 +414,24 @@ class GroupMachine:
         if error is KafkaCode.NONE and any(self._sweeper.is_deleting_topic(each.topic) for each in request.offsets):
             error = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
         if error is not KafkaCode.NONE:
-            turn.answer(call, offset_requests.commit_response(request, [error] * len(request.offsets)))
+            step.answer(call, offset_requests.commit_response(request, [error] * len(request.offsets)))
             return
-        offset_requests.commit(turn, call, request, self._offsets, self._topics, producer)
+        offset_requests.commit(step, call, request, self._offsets, self._topics, producer)
         if isinstance(group, Group) and request.member_id in group.members:
-            group.renew(group.members[request.member_id], turn.now_ms)
+            group.renew(group.members[request.member_id], step.now_ms)
             self._settle(group)
 
-    def _delete_offsets(self, turn: Turn, call: int, request: OffsetDelete) -> None:
+    def _delete_offsets(self, step: GroupStep, call: int, request: OffsetDelete) -> None:
         error = self._name_error(request.group)
         if error is KafkaCode.NONE and not self._exists(request.group):
             error = KafkaCode.GROUP_ID_NOT_FOUND
         if error is not KafkaCode.NONE:
-            turn.answer(call, OffsetDeleteResponse(error))
+            step.answer(call, OffsetDeleteResponse(error))
             return
         group = self._groups.get(request.group)
-        offset_requests.delete(turn, group, call, request, self._offsets, self._topics)
+        offset_requests.delete(step, group, call, request, self._offsets, self._topics)
 
-    def _delete_error(self, turn: Turn, name: str) -> KafkaCode:
+    def _delete_error(self, step: GroupStep, name: str) -> KafkaCode:
         """Return why a group cannot be deleted, or NONE.
 
         If a share group can be deleted, delete it at once: it has no offsets.
@@ -435,7 +439,7 @@ class GroupMachine:
         if name in self._shares.groups:
             error = self._shares.delete_error(name)
             if error is KafkaCode.NONE:
-                self._shares.delete(turn, name)
+                self._shares.delete(step, name)
             return error
         group = self._groups.get(name)
         if not self._exists(name) or (group is not None and group.state is GroupState.DEAD):
@@ -479,24 +483,24 @@ class GroupMachine:
 
     def forget(self, call: int, now_ms: int) -> Step:
         """Drop a call whose client disconnected."""
-        turn = self._turn(now_ms)
+        step = self._new_step(now_ms)
         self._sweeper.forget(call)
         parked = self._parked.pop(call, None)
         if parked is not None:
             name, member_id = parked
             group = self._groups[name]
             assert isinstance(group, Group), name
-            rebalance.hang_up(turn, group, group.members[member_id])
+            rebalance.hang_up(step, group, group.members[member_id])
             self._settle(group)
-        return turn.step()
+        return step.build()
 
     def topics_deleted(self, topics: Collection[str], now_ms: int) -> Step:
         """Delete the offsets of deleted topics, in this step and at the next ticks."""
-        turn = self._turn(now_ms)
+        step = self._new_step(now_ms)
         self._sweeper.delete_topics(topics)
         if self._expiry_ms is not None:
-            self._sweeper.run(turn)
-        return turn.step()
+            self._sweeper.run(step)
+        return step.build()
 
     def partitions_removed(self, now_ms: int) -> Step:
         """Delete the offsets of partitions that no longer exist, at the next ticks."""
@@ -517,15 +521,15 @@ class GroupMachine:
 
     def share_initialized(self, group: str, partitions: Sequence[NamedPartitions], now_ms: int) -> Step:
         """Note that share partitions have a state now."""
-        turn = self._turn(now_ms)
-        self._shares.initialized(turn, group, partitions)
-        return turn.step()
+        step = self._new_step(now_ms)
+        self._shares.initialized(step, group, partitions)
+        return step.build()
 
     def share_deleted(self, group: str, partitions: Sequence[NamedPartitions], now_ms: int) -> Step:
         """Note that the states of share partitions whose topics no longer exist are deleted."""
-        turn = self._turn(now_ms)
-        self._shares.deleted(turn, group, partitions)
-        return turn.step()
+        step = self._new_step(now_ms)
+        self._shares.deleted(step, group, partitions)
+        return step.build()
 
     def close(self) -> None:
         """End; see `Machine.close`."""
@@ -543,25 +547,25 @@ class GroupMachine:
     def tick(self, now_ms: int) -> Step:
         """Perform the work that is due, as much as fits into a batch."""
         assert self._expiry_ms is not None, "not loaded"
-        turn = self._turn(now_ms)
+        step = self._new_step(now_ms)
         matched = 0
         for group in self._due(now_ms):
             is_matching = isinstance(group, ConsumerGroup) and group.is_outdated and bool(group.regexes)
             matched += is_matching
-            if not turn.is_full and not (is_matching and matched > MATCHING_GROUPS_PER_TICK_MAX):
+            if not step.is_full and not (is_matching and matched > MATCHING_GROUPS_PER_TICK_MAX):
                 if isinstance(group, ConsumerGroup):
-                    group = self._consumers.on_time(turn, group)
+                    group = self._consumers.on_time(step, group)
                 else:
-                    rebalance.on_time(turn, group)
+                    rebalance.on_time(step, group)
                 group.wake_ms = group.next_deadline()
             self._settle(group)
-        self._shares.tick(turn)
+        self._shares.tick(step)
         if self._expiry_ms <= now_ms:
             self._expiry_ms = now_ms + self._limits.expiry_interval_ms
             self._sweeper.expire()
-        self._sweeper.run(turn)
+        self._sweeper.run(step)
         self._next_tick_ms = now_ms + 1
-        return turn.step()
+        return step.build()
 
     @property
     def deadline_ms(self) -> int | None:
@@ -602,8 +606,8 @@ class GroupMachine:
                 self._heap = [(each.queued_ms, each.name) for each in queued if each.queued_ms is not None]
                 heapify(self._heap)
 
-    def _turn(self, now_ms: int) -> Turn:
-        return Turn(Clocks(now_ms, self._wall_ms()), self._limits, self.replay, self._parked, self._configs)
+    def _new_step(self, now_ms: int) -> GroupStep:
+        return GroupStep(now_ms, self._wall_ms(), self.replay, self._limits, self._configs, self._parked)
 
     def check(self) -> None:
         """Assert the invariants.  They cover each member, so only tests call this."""

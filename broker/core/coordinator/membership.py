@@ -28,8 +28,8 @@ from broker.core.coordinator.group_requests import (
     SyncGroup,
     SyncGroupResponse,
 )
+from broker.core.coordinator.group_step import GroupStep, others
 from broker.core.coordinator.members import Member, joining_member
-from broker.core.coordinator.turn import Turn, others
 from quorumlog.wire.errors import KafkaCode
 
 REASON_MAX_CHARS = 255
@@ -55,24 +55,24 @@ def refuse_join(request: JoinGroup, limits: GroupLimits) -> KafkaCode:
     return KafkaCode.NONE
 
 
-def join(turn: Turn, group: Group, call: int, request: JoinGroup, random: Random) -> None:
+def join(step: GroupStep, group: Group, call: int, request: JoinGroup, random: Random) -> None:
     """Apply a JoinGroup that `refuse_join` has not refused."""
     if group.state is GroupState.DEAD:
         error = KafkaCode.COORDINATOR_NOT_AVAILABLE
     else:
         member = _known_member(group, request)
-        error = _join_error(turn, group, request, member)
+        error = _join_error(step, group, request, member)
         if error is KafkaCode.NONE:
             if member is None:
-                _join_new(turn, group, call, request, random)
+                _join_new(step, group, call, request, random)
             elif request.member_id:
-                _rejoin(turn, group, call, request, member)
+                _rejoin(step, group, call, request, member)
             else:
-                _replace_static(turn, group, call, request, member, random)
+                _replace_static(step, group, call, request, member, random)
             return
         if error is KafkaCode.GROUP_MAX_SIZE_REACHED:
-            _do_not_wait_for(turn, group, request, member)
-    turn.answer(call, JoinGroupResponse(error, request.member_id))
+            _do_not_wait_for(step, group, request, member)
+    step.answer(call, JoinGroupResponse(error, request.member_id))
 
 
 def _known_member(group: Group, request: JoinGroup) -> Member | None:
@@ -82,7 +82,7 @@ def _known_member(group: Group, request: JoinGroup) -> Member | None:
     return group.member_of_instance(request.instance_id)
 
 
-def _join_error(turn: Turn, group: Group, request: JoinGroup, member: Member | None) -> KafkaCode:
+def _join_error(step: GroupStep, group: Group, request: JoinGroup, member: Member | None) -> KafkaCode:
     if request.member_id and not (request.member_id in group.pending and request.instance_id is None):
         error = group.member_error(request.member_id, request.instance_id)
         if error is not KafkaCode.NONE:
@@ -90,27 +90,27 @@ def _join_error(turn: Turn, group: Group, request: JoinGroup, member: Member | N
     names = [protocol.name for protocol in request.protocols]
     if not group.supports(request.protocol_type, names, without=member):
         return KafkaCode.INCONSISTENT_GROUP_PROTOCOL
-    if not _has_room(turn, group, request, member):
+    if not _has_room(step, group, request, member):
         return KafkaCode.GROUP_MAX_SIZE_REACHED
     return KafkaCode.NONE
 
 
-def _do_not_wait_for(turn: Turn, group: Group, request: JoinGroup, member: Member | None) -> None:
+def _do_not_wait_for(step: GroupStep, group: Group, request: JoinGroup, member: Member | None) -> None:
     """Remove a member whose JoinGroup is refused, if the other members wait for it."""
     if group.state is GroupState.PREPARING_REBALANCE:
         group.pending.pop(request.member_id, None)
         if member is not None:
-            rebalance.remove(turn, group, member)
-        rebalance.complete_if_joined(turn, group)
+            rebalance.remove(step, group, member)
+        rebalance.complete_if_joined(step, group)
 
 
-def _has_room(turn: Turn, group: Group, request: JoinGroup, member: Member | None) -> bool:
+def _has_room(step: GroupStep, group: Group, request: JoinGroup, member: Member | None) -> bool:
     added_bytes = joining_member(request.member_id, request).record_bytes
     if member is not None:
         added_bytes -= member.record_bytes
-    if added_bytes > 0 and group.record_bytes + added_bytes > turn.limits.group_max_bytes:
+    if added_bytes > 0 and group.record_bytes + added_bytes > step.limits.group_max_bytes:
         return False
-    members_max = turn.limits.members_max
+    members_max = step.limits.members_max
     if member is None and not request.member_id and len(group.pending) >= members_max:
         return False
     if group.state is GroupState.PREPARING_REBALANCE:
@@ -124,12 +124,12 @@ def _new_id(request: JoinGroup, random: Random) -> str:
     return f"{prefix}-{UUID(int=random.getrandbits(128), version=4)}"
 
 
-def _join_new(turn: Turn, group: Group, call: int, request: JoinGroup, random: Random) -> None:
+def _join_new(step: GroupStep, group: Group, call: int, request: JoinGroup, random: Random) -> None:
     member_id = request.member_id or _new_id(request, random)
     if not request.member_id and request.instance_id is None and request.needs_member_id:
-        end_ms = group.pending[member_id] = turn.now_ms + request.session_timeout_ms
+        end_ms = group.pending[member_id] = step.now_ms + request.session_timeout_ms
         group.wake(end_ms)
-        turn.answer(call, JoinGroupResponse(KafkaCode.MEMBER_ID_REQUIRED, member_id))
+        step.answer(call, JoinGroupResponse(KafkaCode.MEMBER_ID_REQUIRED, member_id))
         return
     group.pending.pop(member_id, None)
     if not group.members:
@@ -137,21 +137,21 @@ def _join_new(turn: Turn, group: Group, call: int, request: JoinGroup, random: R
     member = joining_member(member_id, request)
     group.add(member)
     if member.instance_id is not None:
-        rebalance.store_instance(turn, group, member.instance_id, member_id)
-    rebalance.park_join(turn, group, member, call)
+        rebalance.store_instance(step, group, member.instance_id, member_id)
+    rebalance.park_join(step, group, member, call)
     group.grown = True
-    group.history.last_join = LastJoin(member.names, turn.wall_ms)
-    _rebalance(turn, group, f"member {member.name} joined", request, RebalanceReason.JOINED, member)
+    group.history.last_join = LastJoin(member.names, step.wall_ms)
+    _rebalance(step, group, f"member {member.name} joined", request, RebalanceReason.JOINED, member)
 
 
-def _rejoin(turn: Turn, group: Group, call: int, request: JoinGroup, member: Member) -> None:
+def _rejoin(step: GroupStep, group: Group, call: int, request: JoinGroup, member: Member) -> None:
     member.knows_id = True
     changed = request.protocols != member.protocols
     if group.state is GroupState.COMPLETING_REBALANCE and not changed:
         # The answer to the member's last JoinGroup was lost.
-        _answer_in_generation(turn, group, call, member)
+        _answer_in_generation(step, group, call, member)
     elif group.state is GroupState.STABLE and not changed and member.member_id != group.leader:
-        _answer_in_generation(turn, group, call, member)
+        _answer_in_generation(step, group, call, member)
     else:
         # A leader with the same subscription joins again if it has noticed changed topics.  Then it assigns anew.
         is_leader = member.member_id == group.leader and not changed
@@ -166,28 +166,28 @@ def _rejoin(turn: Turn, group: Group, call: int, request: JoinGroup, member: Mem
         if len(group.members) == 1:
             group.protocol_type = request.protocol_type
         group.update(member, request)
-        rebalance.park_join(turn, group, member, call)
-        _rebalance(turn, group, f"member {member.name} joined {cause}", request, reason, member)
+        rebalance.park_join(step, group, member, call)
+        _rebalance(step, group, f"member {member.name} joined {cause}", request, reason, member)
 
 
-def _answer_in_generation(turn: Turn, group: Group, call: int, member: Member) -> None:
+def _answer_in_generation(step: GroupStep, group: Group, call: int, member: Member) -> None:
     if member.sync_call is not None:
         group.unsynced.add(member.member_id)
-        rebalance.answer_sync(turn, group, member, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
-    group.renew(member, turn.now_ms)
-    turn.answer(call, rebalance.joined(group, member))
+        rebalance.answer_sync(step, group, member, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
+    group.renew(member, step.now_ms)
+    step.answer(call, rebalance.joined(group, member))
 
 
 def _rebalance(
-    turn: Turn, group: Group, cause: str, request: JoinGroup, reason: RebalanceReason, member: Member
+    step: GroupStep, group: Group, cause: str, request: JoinGroup, reason: RebalanceReason, member: Member
 ) -> None:
     if group.state is GroupState.PREPARING_REBALANCE:
-        rebalance.complete_if_joined(turn, group)
+        rebalance.complete_if_joined(step, group)
     else:
-        rebalance.prepare(turn, group, with_reason(cause, request.reason), request.client, reason, member)
+        rebalance.prepare(step, group, with_reason(cause, request.reason), request.client, reason, member)
 
 
-def _replace_static(turn: Turn, group: Group, call: int, request: JoinGroup, old: Member, random: Random) -> None:
+def _replace_static(step: GroupStep, group: Group, call: int, request: JoinGroup, old: Member, random: Random) -> None:
     """Give the instance id of a static member to the process that joins now, and fence the previous process.
 
     A Stable group continues without a rebalance if it would use the same protocol, even if the subscription has
@@ -198,7 +198,7 @@ def _replace_static(turn: Turn, group: Group, call: int, request: JoinGroup, old
     member.assignment = old.assignment
     was_unsynced, old_leader = old.member_id in group.unsynced, group.leader
     is_stable = group.state is GroupState.STABLE and request.protocol_type == group.protocol_type
-    rebalance.remove(turn, group, old, KafkaCode.FENCED_INSTANCE_ID)
+    rebalance.remove(step, group, old, KafkaCode.FENCED_INSTANCE_ID)
     if not group.members:
         group.protocol_type = request.protocol_type
     group.add(member)
@@ -206,18 +206,18 @@ def _replace_static(turn: Turn, group: Group, call: int, request: JoinGroup, old
         group.leader = member.member_id
     if was_unsynced:
         group.unsynced.add(member.member_id)
-    group.renew(member, turn.now_ms)
-    group.history.last_join = LastJoin(member.names, turn.wall_ms)
-    if is_stable and group.elect_protocol() == group.protocol and rebalance.fits(turn, group, _assigned_bytes(group)):
+    group.renew(member, step.now_ms)
+    group.history.last_join = LastJoin(member.names, step.wall_ms)
+    if is_stable and group.elect_protocol() == group.protocol and rebalance.fits(step, group, _assigned_bytes(group)):
         member.knows_id = True
-        rebalance.store(turn, group)
-        turn.answer(call, _replaced(group, member, old_leader or "", request.can_skip_assignment))
-        turn.note(f"group={group.name!r} static member {member.name} replaced {old.member_id!r}")
+        rebalance.store(step, group)
+        step.answer(call, _replaced(group, member, old_leader or "", request.can_skip_assignment))
+        step.note(f"group={group.name!r} static member {member.name} replaced {old.member_id!r}")
         return
-    rebalance.store_instance(turn, group, old.instance_id, member.member_id)
-    rebalance.park_join(turn, group, member, call)
+    rebalance.store_instance(step, group, old.instance_id, member.member_id)
+    rebalance.park_join(step, group, member, call)
     cause = f"static member {member.name} replaced {old.member_id!r}"
-    _rebalance(turn, group, cause, request, RebalanceReason.STATIC_MEMBER_REPLACED, member)
+    _rebalance(step, group, cause, request, RebalanceReason.STATIC_MEMBER_REPLACED, member)
 
 
 def _assigned_bytes(group: Group) -> int:
@@ -242,21 +242,21 @@ def with_reason(cause: str, reason: str) -> str:
 # -- SyncGroup and Heartbeat
 
 
-def sync(turn: Turn, group: Group, call: int, request: SyncGroup) -> None:
+def sync(step: GroupStep, group: Group, call: int, request: SyncGroup) -> None:
     """Apply a SyncGroup."""
     error = _sync_error(group, request)
     if error is not KafkaCode.NONE:
-        turn.answer(call, SyncGroupResponse(error))
+        step.answer(call, SyncGroupResponse(error))
         return
     member = group.members[request.member_id]
     group.unsynced.discard(request.member_id)
     if group.state is GroupState.STABLE:
-        group.renew(member, turn.now_ms)
-        turn.answer(call, rebalance.synced(group, member))
+        group.renew(member, step.now_ms)
+        step.answer(call, rebalance.synced(group, member))
         return
-    rebalance.park_sync(turn, group, member, call)
+    rebalance.park_sync(step, group, member, call)
     if request.member_id == group.leader:
-        rebalance.assign(turn, group, dict(request.assignments))
+        rebalance.assign(step, group, dict(request.assignments))
 
 
 def _sync_error(group: Group, request: SyncGroup) -> KafkaCode:
@@ -276,7 +276,7 @@ def _sync_error(group: Group, request: SyncGroup) -> KafkaCode:
     return KafkaCode.NONE
 
 
-def heartbeat(turn: Turn, group: Group, call: int, request: Heartbeat) -> None:
+def heartbeat(step: GroupStep, group: Group, call: int, request: Heartbeat) -> None:
     """Apply a Heartbeat."""
     error = group.member_error(request.member_id, request.instance_id)
     if group.state is GroupState.DEAD:
@@ -284,19 +284,19 @@ def heartbeat(turn: Turn, group: Group, call: int, request: Heartbeat) -> None:
     elif error is KafkaCode.NONE and request.generation != group.generation:
         error = KafkaCode.ILLEGAL_GENERATION
     elif error is KafkaCode.NONE:
-        group.renew(group.members[request.member_id], turn.now_ms)
+        group.renew(group.members[request.member_id], step.now_ms)
         if group.state is GroupState.PREPARING_REBALANCE:
             error = KafkaCode.REBALANCE_IN_PROGRESS
-    turn.answer(call, HeartbeatResponse(error))
+    step.answer(call, HeartbeatResponse(error))
 
 
 # -- LeaveGroup
 
 
-def leave(turn: Turn, group: Group, call: int, request: LeaveGroup) -> None:
+def leave(step: GroupStep, group: Group, call: int, request: LeaveGroup) -> None:
     """Apply a LeaveGroup.  Each member has its own outcome: an error for one does not keep the others in the group."""
     if group.state is GroupState.DEAD:
-        turn.answer(call, LeaveGroupResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE))
+        step.answer(call, LeaveGroupResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE))
         return
     gone: list[tuple[Member, str]] = []
     results = []
@@ -305,17 +305,17 @@ def leave(turn: Turn, group: Group, call: int, request: LeaveGroup) -> None:
         member, error = _leaving(group, leaving)
         results.append(LeftMember(leaving.member_id, leaving.instance_id, error))
         if member is not None:
-            rebalance.remove(turn, group, member)
+            rebalance.remove(step, group, member)
             gone.append((member, leaving.reason))
     if gone:
         first, reason = gone[0]
         rest = f" and {others(len(gone) - 1)}" if len(gone) > 1 else ""
         cause = with_reason(f"member {first.name}{rest} left", reason)
-        turn.note(f"group={group.name!r} {cause}")
-        rebalance.members_left(turn, group, cause, RebalanceReason.LEFT, first)
+        step.note(f"group={group.name!r} {cause}")
+        rebalance.members_left(step, group, cause, RebalanceReason.LEFT, first)
     elif len(group.pending) < pending:
-        rebalance.complete_if_joined(turn, group)
-    turn.answer(call, LeaveGroupResponse(KafkaCode.NONE, tuple(results)))
+        rebalance.complete_if_joined(step, group)
+    step.answer(call, LeaveGroupResponse(KafkaCode.NONE, tuple(results)))
 
 
 def _leaving(group: Group, leaving: LeavingMember) -> tuple[Member | None, KafkaCode]:

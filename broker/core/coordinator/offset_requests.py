@@ -30,10 +30,10 @@ from broker.core.coordinator.group_requests import (
     TopicPartitions,
     Topics,
 )
+from broker.core.coordinator.group_step import GroupStep
 from broker.core.coordinator.offsets import Offsets, key_of, place_of
 from broker.core.coordinator.records import NO_TIME, OffsetValue, offset_rest, write_offset
 from broker.core.coordinator.subscription import CONSUMER
-from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
 _TIME_MAX_MS = 2**63 - 1
@@ -68,7 +68,7 @@ def commit_error(
 
 
 def commit(
-    turn: Turn,
+    step: GroupStep,
     call: int,
     request: OffsetCommit,
     offsets: Offsets,
@@ -81,8 +81,8 @@ def commit(
     producer: the id and epoch of the producer in whose transaction they are committed; None outside a transaction.
     """
     keeps_default = request.retention_ms <= NO_RETENTION
-    expire_ms = NO_TIME if keeps_default else min(turn.wall_ms + request.retention_ms, _TIME_MAX_MS)
-    errors = [_offset_error(turn, each, topics) for each in request.offsets]
+    expire_ms = NO_TIME if keeps_default else min(step.wall_ms + request.retention_ms, _TIME_MAX_MS)
+    errors = [_offset_error(step, each, topics) for each in request.offsets]
     origins = {topic: topics.origin(topic) for topic in {each.topic for each in request.offsets}}
     records = []
     size_bytes = 0
@@ -91,36 +91,36 @@ def commit(
         if error is not KafkaCode.NONE:
             continue
         place = offset_rest(each.topic, each.partition)
-        value = OffsetValue(each.offset, each.leader_epoch, each.metadata, turn.wall_ms, expire_ms, origins[each.topic])
+        value = OffsetValue(each.offset, each.leader_epoch, each.metadata, step.wall_ms, expire_ms, origins[each.topic])
         records.append((key_of(request.group, place), write_offset(value)))
         size_bytes += len(records[-1][0]) + len(records[-1][1])
         if not offsets.has(request.group, place):
             added.add(place)
     refusal = KafkaCode.NONE
-    if size_bytes > turn.limits.batch_max_bytes:
+    if size_bytes > step.limits.batch_max_bytes:
         refusal = KafkaCode.INVALID_COMMIT_OFFSET_SIZE
-    elif added and not _has_room(turn, request.group, len(added), offsets):
+    elif added and not _has_room(step, request.group, len(added), offsets):
         refusal = KafkaCode.POLICY_VIOLATION
     if refusal is KafkaCode.NONE:
         for key, record in records:
-            turn.append(key, record, producer)
+            step.append(key, record, producer)
     else:
         errors = [refusal if error is KafkaCode.NONE else error for error in errors]
-    turn.answer(call, commit_response(request, errors))
+    step.answer(call, commit_response(request, errors))
 
 
-def _has_room(turn: Turn, group: str, added: int, offsets: Offsets) -> bool:
+def _has_room(step: GroupStep, group: str, added: int, offsets: Offsets) -> bool:
     is_new = not offsets.has_group(group)
-    return offsets.count + added <= turn.limits.offsets_max and offsets.group_count + is_new <= turn.limits.groups_max
+    return offsets.count + added <= step.limits.offsets_max and offsets.group_count + is_new <= step.limits.groups_max
 
 
-def _offset_error(turn: Turn, offset: OffsetToCommit, topics: Topics) -> KafkaCode:
+def _offset_error(step: GroupStep, offset: OffsetToCommit, topics: Topics) -> KafkaCode:
     has_place = place_of(offset.topic, offset.partition) is not None
     if _is_other_topic(offset.topic, offset.topic_id, topics):
         return KafkaCode.UNKNOWN_TOPIC_ID
     if not has_place or not topics.may_commit(offset.topic, offset.partition):
         return KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
-    if len(offset.metadata.encode()) > turn.limits.offset_metadata_max_bytes:
+    if len(offset.metadata.encode()) > step.limits.offset_metadata_max_bytes:
         return KafkaCode.OFFSET_METADATA_TOO_LARGE
     return KafkaCode.OFFSET_OUT_OF_RANGE if offset.offset < 0 else KafkaCode.NONE
 
@@ -195,17 +195,22 @@ def partitions_of(topics: tuple[TopicPartitions, ...]) -> Iterator[tuple[str, in
 
 
 def delete(
-    turn: Turn, group: Group | ConsumerGroup | None, call: int, request: OffsetDelete, offsets: Offsets, topics: Topics
+    step: GroupStep,
+    group: Group | ConsumerGroup | None,
+    call: int,
+    request: OffsetDelete,
+    offsets: Offsets,
+    topics: Topics,
 ) -> None:
     """Apply an OffsetDelete to a group that exists.
 
     Offsets of topics to which a member is subscribed are refused, and not deleted.
     """
     if group is not None and group.state is GroupState.DEAD:
-        turn.answer(call, OffsetDeleteResponse(KafkaCode.GROUP_ID_NOT_FOUND))
+        step.answer(call, OffsetDeleteResponse(KafkaCode.GROUP_ID_NOT_FOUND))
         return
     if group is not None and group.members and group.protocol_type != CONSUMER:
-        turn.answer(call, OffsetDeleteResponse(KafkaCode.NON_EMPTY_GROUP))
+        step.answer(call, OffsetDeleteResponse(KafkaCode.NON_EMPTY_GROUP))
         return
     subscribed = frozenset() if group is None else group.subscribed_topics()
     results = []
@@ -220,9 +225,9 @@ def delete(
         elif not topics.has_partition(topic, partition):
             error = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
         results.append(PartitionResult(topic, partition, error))
-    if sum(map(len, keys)) > turn.limits.batch_max_bytes:
-        turn.answer(call, OffsetDeleteResponse(KafkaCode.INVALID_REQUEST))
+    if sum(map(len, keys)) > step.limits.batch_max_bytes:
+        step.answer(call, OffsetDeleteResponse(KafkaCode.INVALID_REQUEST))
         return
     for key in keys:
-        turn.append(key, None)
-    turn.answer(call, OffsetDeleteResponse(KafkaCode.NONE, tuple(results)))
+        step.append(key, None)
+    step.answer(call, OffsetDeleteResponse(KafkaCode.NONE, tuple(results)))

@@ -65,7 +65,7 @@ from broker.core.coordinator.scope_requests import (
 )
 from broker.core.coordinator.transaction_records import TransactionState, TransactionValue
 from broker.core.coordinator.transaction_requests import TransactionLimits
-from broker.core.coordinator.transaction_turn import TransactionTurn
+from broker.core.coordinator.transaction_step import TransactionStep
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.scope_names import (
     SCOPE_MAX_BYTES,
@@ -103,7 +103,7 @@ class Scopes:
     def __init__(
         self,
         ids: dict[str, TransactionValue],
-        order_markers: Callable[[TransactionTurn, str, TransactionValue], None],
+        order_markers: Callable[[TransactionStep, str, TransactionValue], None],
         limits: TransactionLimits,
     ) -> None:
         self.limits = limits
@@ -162,8 +162,8 @@ class Scopes:
         if after is not None:
             self._replaced.pop(after, None)
 
-    def _next_epoch(self, turn: TransactionTurn) -> int:
-        return max(self._epoch_max + 1, turn.wall_ms)
+    def _next_epoch(self, step: TransactionStep) -> int:
+        return max(self._epoch_max + 1, step.wall_ms)
 
     def _decide(self, name: str, value: ScopeValue) -> None:
         winners = {transactional_id(name, attempt) for attempt in value.winners}
@@ -195,7 +195,7 @@ class Scopes:
         if not members:
             self._members.pop(scope, None)
 
-    def drop_deleted(self, turn: TransactionTurn) -> None:
+    def drop_deleted(self, step: TransactionStep) -> None:
         """Delete each producer whose id a later producer uses.  It was complete, and only its tombstone is missing."""
         producers = {name: self._ids[name] for members in self._members.values() for name in members}
         newest: dict[int, int] = {}
@@ -203,32 +203,32 @@ class Scopes:
             newest[one.producer_id] = max(one.producer_epoch, newest.get(one.producer_id, 0))
         for name, one in producers.items():
             if one.producer_epoch < newest[one.producer_id]:
-                turn.append(name, None)
+                step.append(name, None)
 
-    def loaded(self, turn: TransactionTurn) -> None:
+    def loaded(self, step: TransactionStep) -> None:
         """Finish the ends whose producers are all complete.  The machine orders the markers of other producers."""
         for name in [name for name, left in self._ending.items() if not left]:
-            self._finish(turn, name)
+            self._finish(step, name)
 
     # -- requests
 
-    def request(self, turn: TransactionTurn, request: ScopeRequest) -> ScopeResponse:
+    def request(self, step: TransactionStep, request: ScopeRequest) -> ScopeResponse:
         """Apply a request."""
         match request:
             case InitScope():
-                return self._init(turn, request)
+                return self._init(step, request)
             case InitScopeProducer():
-                return self._begin(turn, request)
+                return self._begin(step, request)
             case EndScope():
-                return self._end(turn, request)
+                return self._end(step, request)
             case AbortScope():
-                return self._abort(turn, request)
+                return self._abort(step, request)
             case DescribeScopes():
                 return DescribeScopesResponse(tuple([self._describe(name) for name in request.scopes]))
             case _:
                 assert_never(request)
 
-    def _init(self, turn: TransactionTurn, request: InitScope) -> InitScopeResponse:
+    def _init(self, step: TransactionStep, request: InitScope) -> InitScopeResponse:
         name, known = request.scope, self._scopes.get(request.scope)
         for what, text in (("name of the scope", name), ("owner", request.owner), ("run", request.run)):
             if problem := label_problem(what, text, SCOPE_MAX_BYTES):
@@ -237,9 +237,9 @@ class Scopes:
             if len(self._scopes) >= self.limits.scopes.scopes_max:
                 limit = self.limits.scopes.scopes_max
                 return InitScopeResponse(KafkaCode.POLICY_VIOLATION, f"the coordinator has {limit} scopes already")
-            epoch = self._next_epoch(turn)
-            made = ScopeValue(request.owner, request.run, epoch, NO_SEQUENCE, ScopeState.OPEN, (), turn.wall_ms)
-            turn.append_scope(name, made)
+            epoch = self._next_epoch(step)
+            made = ScopeValue(request.owner, request.run, epoch, NO_SEQUENCE, ScopeState.OPEN, (), step.wall_ms)
+            step.append_scope(name, made)
             return self._opened(name)
         if known.owner != request.owner and not request.reset:
             text = f"it belongs to {known.owner}; use another scope, or reset it if {known.owner} is no longer needed"
@@ -253,15 +253,15 @@ class Scopes:
             return InitScopeResponse(KafkaCode.PRODUCER_FENCED, text, known.epoch, known.sequence, known.owner)
         if known.state is ScopeState.ENDING:
             return InitScopeResponse(KafkaCode.CONCURRENT_TRANSACTIONS, _ENDS)
-        turn.note(f"run {request.run} of scope {name} replaces run {known.run}")
+        step.note(f"run {request.run} of scope {name} replaces run {known.run}")
         changed = replace(
             known,
             owner=request.owner,
             run=request.run,
-            epoch=self._next_epoch(turn),
+            epoch=self._next_epoch(step),
             sequence=NO_SEQUENCE if request.reset else known.sequence,
         )
-        self._change(turn, name, changed, ())
+        self._change(step, name, changed, ())
         return self._opened(name)
 
     def _opened(self, name: str) -> InitScopeResponse:
@@ -278,7 +278,7 @@ class Scopes:
             return KafkaCode.INVALID_PRODUCER_EPOCH, f"its epoch is {known.epoch}, not {epoch}"
         return None
 
-    def _begin(self, turn: TransactionTurn, request: InitScopeProducer) -> InitScopeProducerResponse:
+    def _begin(self, step: TransactionStep, request: InitScopeProducer) -> InitScopeProducerResponse:
         limits, name = self.limits, transactional_id(request.scope, request.attempt)
         if problem := attempt_problem(request.attempt):
             return InitScopeProducerResponse(KafkaCode.INVALID_REQUEST, problem)
@@ -299,14 +299,14 @@ class Scopes:
             text = f"the previous producer {request.attempt} is not complete; ask again"
             return InitScopeProducerResponse(KafkaCode.CONCURRENT_TRANSACTIONS, text)
         elif known.state is _State.ONGOING:
-            self._abort_one(turn, name, known)
+            self._abort_one(step, name, known)
             text = f"the previous producer {request.attempt} is being aborted; ask again"
             return InitScopeProducerResponse(KafkaCode.CONCURRENT_TRANSACTIONS, text)
         producer = self._next_producer(known if name in self._begun else None, request.fresh_id)
         if producer is None:
             return InitScopeProducerResponse(KafkaCode.NONE, needs_id=True)
         self._begun.add(name)
-        turn.append(name, TransactionValue(*producer, request.timeout_ms, _State.EMPTY, (), turn.wall_ms))
+        step.append(name, TransactionValue(*producer, request.timeout_ms, _State.EMPTY, (), step.wall_ms))
         return InitScopeProducerResponse(KafkaCode.NONE, "", name, producer)
 
     def _next_producer(self, continued: TransactionValue | None, fresh_id: int | None) -> tuple[int, int] | None:
@@ -316,14 +316,14 @@ class Scopes:
             return self._free.popleft()
         return None if fresh_id is None else (fresh_id, 0)
 
-    def _abort_one(self, turn: TransactionTurn, name: str, value: TransactionValue) -> None:
-        turn.note(f"transaction of {name} aborted by a new producer, producer {value.producer_id}")
+    def _abort_one(self, step: TransactionStep, name: str, value: TransactionValue) -> None:
+        step.note(f"transaction of {name} aborted by a new producer, producer {value.producer_id}")
         epoch = value.producer_epoch + 1
-        decided = replace(value, producer_epoch=epoch, state=_State.PREPARE_ABORT, updated_ms=turn.wall_ms)
-        turn.append(name, decided)
-        self._order_markers(turn, name, decided)
+        decided = replace(value, producer_epoch=epoch, state=_State.PREPARE_ABORT, updated_ms=step.wall_ms)
+        step.append(name, decided)
+        self._order_markers(step, name, decided)
 
-    def _end(self, turn: TransactionTurn, request: EndScope) -> EndScopeResponse:
+    def _end(self, step: TransactionStep, request: EndScope) -> EndScopeResponse:
         name, known = request.scope, self._scopes.get(request.scope)
         if request.sequence < 0:
             return EndScopeResponse(KafkaCode.INVALID_REQUEST, f"sequence {request.sequence} is negative")
@@ -345,10 +345,10 @@ class Scopes:
                 text = f"winner {attempt} was aborted or replaced; abort this sequence, and write it again"
                 return EndScopeResponse(KafkaCode.INVALID_TXN_STATE, text, False, known.sequence)
         changed = replace(known, sequence=request.sequence)
-        self._change(turn, name, changed, tuple(attempts))
+        self._change(step, name, changed, tuple(attempts))
         return EndScopeResponse(KafkaCode.NONE, "", True, request.sequence)
 
-    def _abort(self, turn: TransactionTurn, request: AbortScope) -> AbortScopeResponse:
+    def _abort(self, step: TransactionStep, request: AbortScope) -> AbortScopeResponse:
         name, known = request.scope, self._scopes.get(request.scope)
         if known is not None and known.state is ScopeState.CLOSING and request.close and known.epoch == request.epoch:
             return AbortScopeResponse(KafkaCode.NONE)  # the answer to the first request was lost
@@ -358,14 +358,14 @@ class Scopes:
         if known.state is ScopeState.ENDING:
             return AbortScopeResponse(KafkaCode.CONCURRENT_TRANSACTIONS, _ENDS)
         if name in self._members:
-            self._change(turn, name, known, (), ScopeState.CLOSING if request.close else ScopeState.ENDING)
+            self._change(step, name, known, (), ScopeState.CLOSING if request.close else ScopeState.ENDING)
         elif request.close:
-            turn.append_scope(name, None)
+            step.append_scope(name, None)
         return AbortScopeResponse(KafkaCode.NONE)
 
     def _change(
         self,
-        turn: TransactionTurn,
+        step: TransactionStep,
         name: str,
         changed: ScopeValue,
         winners: tuple[str, ...],
@@ -374,11 +374,11 @@ class Scopes:
         """Append the changed scope, which decides all its producers, and order their markers."""
         members = [member for member in self._members.get(name, {}) if not self._ids[member].state.is_preparing]
         if name not in self._members:
-            turn.append_scope(name, replace(changed, updated_ms=turn.wall_ms))
+            step.append_scope(name, replace(changed, updated_ms=step.wall_ms))
             return
-        turn.append_scope(name, replace(changed, state=state, winners=winners, updated_ms=turn.wall_ms))
+        step.append_scope(name, replace(changed, state=state, winners=winners, updated_ms=step.wall_ms))
         for member in members:
-            self._order_markers(turn, member, self._ids[member])
+            self._order_markers(step, member, self._ids[member])
 
     def _describe(self, name: str) -> DescribedScope:
         value = self._scopes.get(name)
@@ -408,25 +408,25 @@ class Scopes:
 
     # -- events
 
-    def completed(self, turn: TransactionTurn, name: str) -> bool:
+    def completed(self, step: TransactionStep, name: str) -> bool:
         """Delete a producer that has all its markers; return False if the id belongs to no scope."""
         scope = scope_of(name)
         if scope is None:
             return False
         value, is_ours = self._ids[name], name in self._begun
-        turn.append(name, None)
+        step.append(name, None)
         if is_ours and value.producer_epoch < EPOCH_MAX and len(self._free) < self.limits.scopes.free_ids_max:
             self._free.append((value.producer_id, value.producer_epoch + 1))
         if scope in self._ending and not self._ending[scope]:
-            self._finish(turn, scope)
+            self._finish(step, scope)
         return True
 
-    def _finish(self, turn: TransactionTurn, name: str) -> None:
+    def _finish(self, step: TransactionStep, name: str) -> None:
         value = self._scopes[name]
         if value.state is ScopeState.CLOSING:
-            turn.append_scope(name, None)
+            step.append_scope(name, None)
         else:
-            turn.append_scope(name, replace(value, state=ScopeState.OPEN, winners=(), updated_ms=turn.wall_ms))
+            step.append_scope(name, replace(value, state=ScopeState.OPEN, winners=(), updated_ms=step.wall_ms))
 
     # -- time
 
@@ -438,14 +438,14 @@ class Scopes:
     def is_sweeping(self) -> bool:
         return bool(self._sweep)
 
-    def sweep(self, turn: TransactionTurn, cautious_ms: int) -> None:
-        """Delete expired scopes, as many as fit into the turn.  cautious_ms: see `TransactionMachine`."""
+    def sweep(self, step: TransactionStep, cautious_ms: int) -> None:
+        """Delete expired scopes, as many as fit into the step.  cautious_ms: see `TransactionMachine`."""
         limits = self.limits
-        while self._sweep and turn.size_bytes < limits.batch_max_bytes:
+        while self._sweep and step.size_bytes < limits.batch_max_bytes:
             name = self._sweep.pop()
             value = self._scopes.get(name)
             if value is None or value.state is not ScopeState.OPEN or name in self._members:
                 continue
             kept_ms = limits.expiration_ms if value.sequence == NO_SEQUENCE else limits.scopes.expiration_ms
             if cautious_ms - value.updated_ms > kept_ms:
-                turn.append_scope(name, None)
+                step.append_scope(name, None)

@@ -43,6 +43,7 @@ from broker.core.coordinator.group_requests import (
     GroupState,
     Topics,
 )
+from broker.core.coordinator.group_step import GroupStep
 from broker.core.coordinator.offsets import Offsets, key_of
 from broker.core.coordinator.records import (
     NO_TIME,
@@ -54,7 +55,6 @@ from broker.core.coordinator.records import (
 )
 from broker.core.coordinator.subscription import CONSUMER
 from broker.core.coordinator.transactional_offsets import PendingOffsets
-from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
 OFFSETS_PER_SLICE_MAX = 2_000
@@ -116,13 +116,13 @@ class Sweeper:
         self._deleting_topics: _Search | None = None
         self._deleting_missing: _Search | None = None
         self._expiring: _Search | None = None
-        self._turn: Turn | None = None
+        self._step: GroupStep | None = None
         self._endings: dict[bytes, bytes | tuple[()]] = {}
         """The results of `_ending` for the places that the current slice has examined."""
 
     # -- choosing the deletions
 
-    def delete_groups(self, turn: Turn, call: int, request: DeleteGroups, results: dict[str, KafkaCode]) -> None:
+    def delete_groups(self, step: GroupStep, call: int, request: DeleteGroups, results: dict[str, KafkaCode]) -> None:
         """Begin to delete the groups whose result is NONE.  They are Dead from now on.
 
         results: an error for each other group of the request.  If there are only errors, they are answered at once.
@@ -130,7 +130,7 @@ class Sweeper:
         left = {group for group, error in results.items() if error is KafkaCode.NONE}
         deletion = _Deletion(call, request, results, left)
         if not left:
-            turn.answer(call, deletion.response())
+            step.answer(call, deletion.response())
             return
         for name in sorted(left):
             self._groups.setdefault(name, Group(name)).die()
@@ -175,14 +175,14 @@ class Sweeper:
 
     # -- slices
 
-    def run(self, turn: Turn) -> None:
+    def run(self, step: GroupStep) -> None:
         """Do one slice."""
-        self._turn = turn
+        self._step = step
         left = OFFSETS_PER_SLICE_MAX
-        while left > 0 and self.is_busy and not turn.is_full:
+        while left > 0 and self.is_busy and not step.is_full:
             left -= self._advance()
         self._endings.clear()  # topics may change before the next slice
-        self._turn = None
+        self._step = None
 
     def close(self) -> None:
         """End all searches.  Each refers to this object, so a search in progress forms a reference cycle."""
@@ -190,7 +190,7 @@ class Sweeper:
         self._deleting = self._deleting_topics = self._deleting_missing = self._expiring = None
 
     def _advance(self) -> int:
-        """Take one step, and return its cost; 0 when a search has ended.  Groups come first: clients wait for them."""
+        """Continue a search, and return the cost; 0 when it has ended.  Groups come first: clients wait for them."""
         cost = 1
         if self._deletions:
             self._deleting = self._deleting or self._delete(self._deletions[0])
@@ -210,8 +210,8 @@ class Sweeper:
         return cost
 
     def _append(self, key: bytes) -> None:
-        assert self._turn is not None
-        self._turn.append(key, None)
+        assert self._step is not None
+        self._step.append(key, None)
 
     def _delete(self, deletion: _Deletion) -> _Search:
         for name in sorted(deletion.left):
@@ -222,17 +222,17 @@ class Sweeper:
             yield 1
         self._deletions.popleft()
         if deletion.call is not None:
-            assert self._turn is not None
-            self._turn.answer(deletion.call, deletion.response())
+            assert self._step is not None
+            self._step.answer(deletion.call, deletion.response())
 
     def _delete_group(self, name: str) -> None:
         """Delete a group without offsets."""
-        assert self._turn is not None
+        assert self._step is not None
         group = self._groups.pop(name)
         assert not group.members, group.members
         for key in group.record_keys():
             self._append(write_consumer_key(key) if isinstance(key, ConsumerKey) else write_key(key))
-        self._turn.note(f"group={name!r} state={GroupState.DEAD} generation={group.generation} event=deleted")
+        self._step.note(f"group={name!r} state={GroupState.DEAD} generation={group.generation} event=deleted")
 
     def _delete_offsets(
         self, name: str, candidates: Callable[[_Stored], list[bytes]], is_to_delete: Callable[[str, bytes], bool]
@@ -305,22 +305,22 @@ class Sweeper:
             yield 1
 
     def _may_be_expired(self, stored: _Stored) -> list[bytes]:
-        assert self._turn is not None
-        newest_ms = self._cautious_ms() - self._turn.limits.offsets_retention_ms
+        assert self._step is not None
+        newest_ms = self._cautious_ms() - self._step.limits.offsets_retention_ms
         times = ((place, offset_times(value)) for place, value in stored)
         return [place for place, (commit_ms, expire_ms) in times if commit_ms <= newest_ms or expire_ms != NO_TIME]
 
     def _is_expired(self, name: str, place: bytes) -> bool:
-        assert self._turn is not None
+        assert self._step is not None
         value = self._offsets.raw(name, place)
         if value is None or self._pending.has(name, place):
             return False
         group = self._groups.get(name)
         commit_ms, expire_ms = offset_times(value)
         now_ms = self._cautious_ms()
-        due_ms = commit_ms + self._turn.limits.offsets_retention_ms
+        due_ms = commit_ms + self._step.limits.offsets_retention_ms
         if group is not None and group.state is GroupState.EMPTY and group.state_ms != NO_TIME:
-            due_ms = max(due_ms, group.state_ms + self._turn.limits.offsets_retention_ms)
+            due_ms = max(due_ms, group.state_ms + self._step.limits.offsets_retention_ms)
         if now_ms < (due_ms if expire_ms == NO_TIME else expire_ms):
             return False
         if group is None or group.state is GroupState.EMPTY:

@@ -88,7 +88,7 @@ from broker.core.coordinator.transaction_requests import (
     TransactionRequest,
     WriteMarkers,
 )
-from broker.core.coordinator.transaction_turn import TransactionTurn as _Turn
+from broker.core.coordinator.transaction_step import TransactionStep
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.scope_names import is_reserved
 
@@ -160,48 +160,48 @@ class TransactionMachine:
     def loaded(self, now_ms: int) -> Step:
         """Start to serve: order the markers of decided transactions, and watch the timeouts of open ones."""
         assert self._sweep_ms is None, "loaded twice"
-        turn = self._turn(now_ms)
+        step = self._new_step(now_ms)
         self._sweep_ms = now_ms + self._limits.sweep_interval_ms
-        self._scopes.drop_deleted(turn)
+        self._scopes.drop_deleted(step)
         for name, value in self._ids.items():
             if value.state.is_preparing:
-                self._order_markers(turn, name, value)
+                self._order_markers(step, name, value)
             elif value.state is _State.ONGOING:
-                self._watch(turn, name, value)
-        self._scopes.loaded(turn)
-        return turn.step()
+                self._watch(step, name, value)
+        self._scopes.loaded(step)
+        return step.build()
 
     # -- requests
 
     def request(self, call: int, request: TransactionRequest, now_ms: int) -> Step:
         """Apply a request."""
         assert self._sweep_ms is not None, "not loaded"
-        turn = self._turn(now_ms)
+        step = self._new_step(now_ms)
         match request:
             case InitProducer() if is_reserved(request.transactional_id):
-                turn.answer(call, InitProducerResponse(KafkaCode.INVALID_REQUEST))
+                step.answer(call, InitProducerResponse(KafkaCode.INVALID_REQUEST))
             case EndTransaction() if request.is_commit and is_reserved(request.transactional_id):
-                turn.answer(call, EndTransactionResponse(KafkaCode.INVALID_TXN_STATE))
+                step.answer(call, EndTransactionResponse(KafkaCode.INVALID_TXN_STATE))
             case InitScope() | InitScopeProducer() | EndScope() | AbortScope() | DescribeScopes():
-                turn.answer(call, self._scopes.request(turn, request))
+                step.answer(call, self._scopes.request(step, request))
             case InitProducer():
-                turn.answer(call, self._init(turn, request))
+                step.answer(call, self._init(step, request))
             case AddPartitions():
-                turn.answer(call, AddPartitionsResponse(self._add(turn, request)))
+                step.answer(call, AddPartitionsResponse(self._add(step, request)))
             case EndTransaction():
-                turn.answer(call, self._end(turn, request))
+                step.answer(call, self._end(step, request))
             case DescribeTransactions():
                 found = tuple(self._describe(name) for name in request.transactional_ids)
-                turn.answer(call, DescribeTransactionsResponse(found))
+                step.answer(call, DescribeTransactionsResponse(found))
             case ListTransactions():
-                turn.answer(call, ListTransactionsResponse(tuple(self._list(turn, request))))
+                step.answer(call, ListTransactionsResponse(tuple(self._list(step, request))))
             case FindOutcome():
-                turn.answer(call, FindOutcomeResponse(outcome_among(self._ids.values(), request)))
+                step.answer(call, FindOutcomeResponse(outcome_among(self._ids.values(), request)))
             case _:
                 assert_never(request)
-        return turn.step()
+        return step.build()
 
-    def _init(self, turn: _Turn, request: InitProducer) -> InitProducerResponse:
+    def _init(self, step: TransactionStep, request: InitProducer) -> InitProducerResponse:
         name = request.transactional_id
         if not 0 < len(name.encode()) <= self._limits.name_max_bytes:
             return InitProducerResponse(KafkaCode.INVALID_REQUEST)
@@ -211,17 +211,17 @@ class TransactionMachine:
         if value is None:
             if len(self._ids) >= self._limits.ids_max:
                 return InitProducerResponse(KafkaCode.POLICY_VIOLATION)
-            return self._begin(turn, request, 0)
+            return self._begin(step, request, 0)
         if value.state.is_preparing:
             return InitProducerResponse(KafkaCode.CONCURRENT_TRANSACTIONS)
         if request.producer not in (NO_PRODUCER, value.producer):
             return self._repeated(value, request)
         if value.state is _State.ONGOING:
-            self._abort(turn, name, value, "a new producer", 0)
+            self._abort(step, name, value, "a new producer", 0)
             return InitProducerResponse(KafkaCode.CONCURRENT_TRANSACTIONS)
         if value.producer_epoch >= EPOCH_MAX:
-            return self._begin(turn, request, 0)
-        return self._begin(turn, request, value.producer_epoch + 1, value.producer_id)
+            return self._begin(step, request, 0)
+        return self._begin(step, request, value.producer_epoch + 1, value.producer_id)
 
     def _repeated(self, value: TransactionValue, request: InitProducer) -> InitProducerResponse:
         """Answer a client that names another producer than the current one.
@@ -238,14 +238,14 @@ class TransactionMachine:
         return InitProducerResponse(KafkaCode.PRODUCER_FENCED)
 
     def _begin(
-        self, turn: _Turn, request: InitProducer, epoch: int, producer_id: int | None = None
+        self, step: TransactionStep, request: InitProducer, epoch: int, producer_id: int | None = None
     ) -> InitProducerResponse:
         if producer_id is None:
             if request.fresh_id is None:
                 return InitProducerResponse(KafkaCode.NONE, needs_id=True)
             producer_id = request.fresh_id
-        value = TransactionValue(producer_id, epoch, request.timeout_ms, _State.EMPTY, (), turn.wall_ms)
-        turn.append(request.transactional_id, value)
+        value = TransactionValue(producer_id, epoch, request.timeout_ms, _State.EMPTY, (), step.wall_ms)
+        step.append(request.transactional_id, value)
         self._continued.pop(request.transactional_id, None)
         if request.producer != NO_PRODUCER:
             self._continued[request.transactional_id] = request.producer
@@ -260,7 +260,7 @@ class TransactionMachine:
             return KafkaCode.PRODUCER_FENCED  # no client has this epoch, and a record cannot store the next one
         return KafkaCode.NONE if value.producer_epoch == producer[1] else KafkaCode.PRODUCER_FENCED
 
-    def _add(self, turn: _Turn, request: AddPartitions) -> tuple[KafkaCode, ...]:
+    def _add(self, step: TransactionStep, request: AddPartitions) -> tuple[KafkaCode, ...]:
         name, wanted = request.transactional_id, request.partitions
         value = self._ids.get(name)
         error = self._producer_error(value, request.producer)
@@ -284,17 +284,17 @@ class TransactionMachine:
                 value,
                 state=_State.ONGOING,
                 partitions=tuple(sorted(together)),
-                updated_ms=turn.wall_ms,
-                started_ms=turn.wall_ms if is_new else value.started_ms,
+                updated_ms=step.wall_ms,
+                started_ms=step.wall_ms if is_new else value.started_ms,
                 client_version=request.client_version,
                 previous_id=NO_ID,
             )
-            turn.append(name, changed)
+            step.append(name, changed)
             if is_new:
-                self._watch(turn, name, changed)
+                self._watch(step, name, changed)
         return (KafkaCode.NONE,) * len(wanted)
 
-    def _end(self, turn: _Turn, request: EndTransaction) -> EndTransactionResponse:
+    def _end(self, step: TransactionStep, request: EndTransaction) -> EndTransactionResponse:
         name, value = request.transactional_id, self._ids.get(request.transactional_id)
         rises = request.client_version >= EPOCH_RISES
         is_retry = rises and value is not None and _is_repeated(value, request.producer)
@@ -320,21 +320,23 @@ class TransactionMachine:
             value,
             producer_epoch=epoch + 1 if rises else epoch,
             state=decided,
-            updated_ms=turn.wall_ms,
-            started_ms=value.started_ms if is_open else turn.wall_ms,
+            updated_ms=step.wall_ms,
+            started_ms=value.started_ms if is_open else step.wall_ms,
             client_version=request.client_version,
             next_id=next_id,
             previous_id=NO_ID,
         )
-        self._decide(turn, name, changed)
+        self._decide(step, name, changed)
         return EndTransactionResponse(KafkaCode.NONE, changed.producer if next_id == NO_ID else (next_id, 0))
 
-    def _abort(self, turn: _Turn, name: str, value: TransactionValue, cause: str, client_version: int) -> None:
+    def _abort(
+        self, step: TransactionStep, name: str, value: TransactionValue, cause: str, client_version: int
+    ) -> None:
         """Abort an open transaction, and fence its producer.
 
         client_version: if it is below `EPOCH_RISES`, the producer cannot continue by sending an abort itself.
         """
-        turn.note(f"transaction of {name} aborted by {cause}, producer {value.producer_id}")
+        step.note(f"transaction of {name} aborted by {cause}, producer {value.producer_id}")
         epoch = value.producer_epoch + 1
         if epoch > EPOCH_MAX + 1:  # an earlier release accepted an epoch that only markers may have
             epoch, client_version = EPOCH_MAX + 1, 0
@@ -342,16 +344,16 @@ class TransactionMachine:
             value,
             producer_epoch=epoch,
             state=_State.PREPARE_ABORT,
-            updated_ms=turn.wall_ms,
+            updated_ms=step.wall_ms,
             client_version=client_version,
         )
-        self._decide(turn, name, fenced)
+        self._decide(step, name, fenced)
 
-    def _decide(self, turn: _Turn, name: str, decided: TransactionValue) -> None:
-        turn.append(name, decided)
-        self._order_markers(turn, name, decided)
+    def _decide(self, step: TransactionStep, name: str, decided: TransactionValue) -> None:
+        step.append(name, decided)
+        self._order_markers(step, name, decided)
 
-    def _written(self, turn: _Turn, request: MarkersWritten) -> None:
+    def _written(self, step: TransactionStep, request: MarkersWritten) -> None:
         """Complete a transaction once every partition has its marker.  Ignore a report about another transaction."""
         name = request.transactional_id
         value = self._ids.get(name)
@@ -364,14 +366,14 @@ class TransactionMachine:
         if pending:
             return
         del self._pending[name]
-        if self._scopes.completed(turn, name):
+        if self._scopes.completed(step, name):
             return
         is_commit = value.state is _State.PREPARE_COMMIT
         completed = _State.COMPLETE_COMMIT if is_commit else _State.COMPLETE_ABORT
-        changed = replace(value, state=completed, partitions=(), updated_ms=turn.wall_ms, next_id=NO_ID)
+        changed = replace(value, state=completed, partitions=(), updated_ms=step.wall_ms, next_id=NO_ID)
         if value.next_id != NO_ID:
             changed = replace(changed, producer_id=value.next_id, producer_epoch=0, previous_id=value.producer_id)
-        turn.append(name, changed)
+        step.append(name, changed)
 
     def _describe(self, name: str) -> DescribedTransaction:
         value = self._ids.get(name)
@@ -383,7 +385,7 @@ class TransactionMachine:
             name, KafkaCode.NONE, value.state.label, value.timeout_ms, started_ms, value.producer, value.partitions
         )
 
-    def _list(self, turn: _Turn, request: ListTransactions) -> Iterator[ListedTransaction]:
+    def _list(self, step: TransactionStep, request: ListTransactions) -> Iterator[ListedTransaction]:
         for name, value in self._ids.items():
             if request.states and value.state.label not in request.states:
                 continue
@@ -391,7 +393,7 @@ class TransactionMachine:
                 continue
             if request.longer_than_ms >= 0:
                 is_open = value.state is _State.ONGOING or value.state.is_preparing
-                if not is_open or turn.wall_ms - value.started_ms <= request.longer_than_ms:
+                if not is_open or step.wall_ms - value.started_ms <= request.longer_than_ms:
                     continue
             yield ListedTransaction(name, value.producer_id, value.state.label)
 
@@ -404,9 +406,9 @@ class TransactionMachine:
 
     def markers_written(self, report: MarkersWritten, now_ms: int) -> Step:
         """Apply a report that partitions of a decided transaction have their markers."""
-        turn = self._turn(now_ms)
-        self._written(turn, report)
-        return turn.step()
+        step = self._new_step(now_ms)
+        self._written(step, report)
+        return step.build()
 
     def forget(self, call: int, now_ms: int) -> Step:
         """Do nothing: every call is answered within its own step."""
@@ -431,9 +433,9 @@ class TransactionMachine:
     def tick(self, now_ms: int) -> Step:
         """Abort the transactions whose time is up, and delete expired ids, as many as fit into a batch."""
         assert self._sweep_ms is not None, "not loaded"
-        turn = self._turn(now_ms)
+        step = self._new_step(now_ms)
         limits = self._limits
-        while self._heap and self._heap[0][0] <= now_ms and turn.size_bytes < limits.batch_max_bytes:
+        while self._heap and self._heap[0][0] <= now_ms and step.size_bytes < limits.batch_max_bytes:
             at_ms, name = heappop(self._heap)
             if self._watched.get(name) != at_ms:
                 continue
@@ -441,28 +443,28 @@ class TransactionMachine:
             value = self._ids.get(name)
             if value is None or value.state is not _State.ONGOING:
                 continue
-            if turn.wall_ms - value.started_ms < value.timeout_ms:
-                self._watch(turn, name, value)  # a later transaction, or the wall clock was set back
+            if step.wall_ms - value.started_ms < value.timeout_ms:
+                self._watch(step, name, value)  # a later transaction, or the wall clock was set back
             else:
-                self._abort(turn, name, value, f"its timeout of {value.timeout_ms} ms", value.client_version)
+                self._abort(step, name, value, f"its timeout of {value.timeout_ms} ms", value.client_version)
         if self._sweep_ms <= now_ms:
             self._sweep_ms = now_ms + limits.sweep_interval_ms
             self._sweep = list(self._ids)
             self._scopes.begin_sweep()
         if self._sweep or self._scopes.is_sweeping:
             cautious_ms = self._cautious_ms()
-            while self._sweep and turn.size_bytes < limits.batch_max_bytes:
-                self._expire(turn, self._sweep.pop(), cautious_ms)
-            self._scopes.sweep(turn, cautious_ms)
+            while self._sweep and step.size_bytes < limits.batch_max_bytes:
+                self._expire(step, self._sweep.pop(), cautious_ms)
+            self._scopes.sweep(step, cautious_ms)
         self._next_tick_ms = now_ms + 1
-        return turn.step()
+        return step.build()
 
-    def _expire(self, turn: _Turn, name: str, cautious_ms: int) -> None:
+    def _expire(self, step: TransactionStep, name: str, cautious_ms: int) -> None:
         value = self._ids.get(name)
         if value is None or value.state is _State.ONGOING or value.state.is_preparing:
             return
         if cautious_ms - value.updated_ms > self._limits.expiration_ms:
-            turn.append(name, None)
+            step.append(name, None)
             self._continued.pop(name, None)
 
     @property
@@ -476,17 +478,17 @@ class TransactionMachine:
             due_ms = min(due_ms, self._heap[0][0])
         return max(due_ms, self._next_tick_ms)
 
-    def _watch(self, turn: _Turn, name: str, value: TransactionValue) -> None:
+    def _watch(self, step: TransactionStep, name: str, value: TransactionValue) -> None:
         """Schedule a check of an open transaction for the time at which it may exceed its timeout."""
-        left_ms = value.started_ms + value.timeout_ms - turn.wall_ms
-        due_ms = turn.now_ms + max(1, min(left_ms, value.timeout_ms))
+        left_ms = value.started_ms + value.timeout_ms - step.wall_ms
+        due_ms = step.now_ms + max(1, min(left_ms, value.timeout_ms))
         # Otherwise the heap has an earlier entry, whose tick examines this id again.
         if self._watched.get(name, due_ms + 1) > due_ms:
             self._watched[name] = due_ms
             heappush(self._heap, (due_ms, name))
 
-    def _turn(self, now_ms: int) -> _Turn:
-        return _Turn(now_ms, self._wall_ms(), self.replay)
+    def _new_step(self, now_ms: int) -> TransactionStep:
+        return TransactionStep(now_ms, self._wall_ms(), self.replay)
 
 
 def _is_repeated(value: TransactionValue, producer: tuple[int, int]) -> bool:
@@ -503,11 +505,13 @@ def _is_repeated(value: TransactionValue, producer: tuple[int, int]) -> bool:
     return producer == (value.producer_id, value.producer_epoch - 1)
 
 
-def _order_markers(pending: dict[str, set[Partition]], turn: _Turn, name: str, value: TransactionValue) -> None:
+def _order_markers(
+    pending: dict[str, set[Partition]], step: TransactionStep, name: str, value: TransactionValue
+) -> None:
     """Order the effect that writes the markers of a decided transaction.
 
     This is a function, because a method of the machine in `Scopes` would form a reference cycle (see `Machine.close`).
     """
     pending[name] = set(value.partitions)
     is_commit = value.state is _State.PREPARE_COMMIT
-    turn.order(WriteMarkers(name, value.producer, is_commit, value.partitions, value.client_version))
+    step.order(WriteMarkers(name, value.producer, is_commit, value.partitions, value.client_version))

@@ -33,7 +33,7 @@ from broker.core.coordinator.consumer.records import (
 )
 from broker.core.coordinator.consumer.requests import AWAY, SubscribedTopics, Topic
 from broker.core.coordinator.group_requests import Client, GroupLimits, GroupState, MemberName, RebalanceReason
-from broker.core.coordinator.turn import Turn
+from broker.core.coordinator.group_step import GroupStep
 
 
 def subscription_max_bytes(limits: GroupLimits) -> int:
@@ -62,29 +62,29 @@ _PARTITION_BYTES = 4
 # -- records
 
 
-def put(turn: Turn, kind: Kind, group: str, value: bytes | None, name: str = "") -> None:
+def put(step: GroupStep, kind: Kind, group: str, value: bytes | None, name: str = "") -> None:
     """Append a record of a group."""
-    turn.append(write_key(ConsumerKey(kind, group, name)), value)
+    step.append(write_key(ConsumerKey(kind, group, name)), value)
 
 
-def put_member(turn: Turn, group: ConsumerGroup, member_id: str, value: MemberValue) -> ConsumerMember:
+def put_member(step: GroupStep, group: ConsumerGroup, member_id: str, value: MemberValue) -> ConsumerMember:
     """Store a member's description of itself, and return the member."""
-    put(turn, Kind.MEMBER, group.name, write_member(value), member_id)
+    put(step, Kind.MEMBER, group.name, write_member(value), member_id)
     return group.members[member_id]
 
 
-def put_target(turn: Turn, group: ConsumerGroup, member_id: str, target: Partitions) -> None:
-    put(turn, Kind.TARGET_MEMBER, group.name, write_target_member(target), member_id)
+def put_target(step: GroupStep, group: ConsumerGroup, member_id: str, target: Partitions) -> None:
+    put(step, Kind.TARGET_MEMBER, group.name, write_target_member(target), member_id)
 
 
-def put_current(turn: Turn, group: ConsumerGroup, member_id: str, current: CurrentValue) -> None:
-    put(turn, Kind.CURRENT, group.name, write_current(current), member_id)
+def put_current(step: GroupStep, group: ConsumerGroup, member_id: str, current: CurrentValue) -> None:
+    put(step, Kind.CURRENT, group.name, write_current(current), member_id)
 
 
-def delete_records(turn: Turn, group: ConsumerGroup) -> None:
+def delete_records(step: GroupStep, group: ConsumerGroup) -> None:
     """Append a tombstone for each record of a group, which removes the group from the coordinator."""
     for key in group.record_keys():
-        turn.append(write_key(key), None)
+        step.append(write_key(key), None)
 
 
 # -- limits
@@ -108,7 +108,7 @@ def has_room(
 # -- subscriptions, epoch and target
 
 
-def resolve(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> bool:
+def resolve(step: GroupStep, group: ConsumerGroup, topics: SubscribedTopics) -> bool:
     """Find the topics that each regular expression matches now, and drop the expressions that no member uses.
 
     If the changed expressions do not fit into a step, the rest keep their topics, and the group stays outdated.
@@ -119,32 +119,32 @@ def resolve(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> bool:
     has_changed = False
     size = 0
     for regex in [each for each in group.regexes if each not in used]:
-        put(turn, Kind.REGEX, group.name, None, regex)
+        put(step, Kind.REGEX, group.name, None, regex)
         has_changed = True
     for regex in sorted(used, key=lambda each: (each in group.regexes, each)):  # a new one cannot wait
         found = tuple(topics.matching(regex) or ())
         known = group.regexes.get(regex)
-        if known is not None and sum(map(len, found)) > subscription_max_bytes(turn.limits):
+        if known is not None and sum(map(len, found)) > subscription_max_bytes(step.limits):
             note(
-                turn,
+                step,
                 group,
                 f"the regular expression {regex!r} matches too many topics; its previous topics stay in force",
             )
             continue
         if known is not None and known.topics == found:
             continue
-        value = write_regex(RegexValue(found, topics.version, turn.wall_ms))
-        if size and size + len(value) > subscription_max_bytes(turn.limits):
-            group.outdate(turn.now_ms)
+        value = write_regex(RegexValue(found, topics.version, step.wall_ms))
+        if size and size + len(value) > subscription_max_bytes(step.limits):
+            group.outdate(step.now_ms)
             break
-        put(turn, Kind.REGEX, group.name, value, regex)
+        put(step, Kind.REGEX, group.name, value, regex)
         size += len(value)
         has_changed = True
     return has_changed
 
 
 def settle(
-    turn: Turn,
+    step: GroupStep,
     group: ConsumerGroup,
     topics: SubscribedTopics,
     cause: str,
@@ -162,31 +162,31 @@ def settle(
     client, member: the client and the member that caused the change, if any.
     """
     group.is_outdated = False
-    has_changed = resolve(turn, group, topics) or has_changed
+    has_changed = resolve(step, group, topics) or has_changed
     existing = group.existing_topics(topics)
     metadata_hash = hash_of(existing)
     if has_changed or metadata_hash != group.metadata_hash:
-        put(turn, Kind.GROUP, group.name, write_group(GroupValue(group.epoch + 1, metadata_hash)))
-        group.history.begin(cause, client, group.epoch, turn.wall_ms, turn.now_ms, reason, member)
+        put(step, Kind.GROUP, group.name, write_group(GroupValue(group.epoch + 1, metadata_hash)))
+        group.history.begin(cause, client, group.epoch, step.wall_ms, step.now_ms, reason, member)
         group.history.joined(group.epoch, len(group.members))
-        note(turn, group, cause)
+        note(step, group, cause)
     if group.epoch > group.assignment_epoch:
-        due_ms = group.assignment_due_ms(turn.consumer_limits(group.name).assignment_interval_ms)
-        if due_ms is None or due_ms <= turn.now_ms:
-            _assign(turn, group, existing)
+        due_ms = group.assignment_due_ms(step.consumer_limits(group.name).assignment_interval_ms)
+        if due_ms is None or due_ms <= step.now_ms:
+            _assign(step, group, existing)
         else:
             group.postpone_assignment(due_ms)
     if not group.members:
-        group.state_ms = turn.wall_ms
+        group.state_ms = step.wall_ms
 
 
-def refresh(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> None:
+def refresh(step: GroupStep, group: ConsumerGroup, topics: SubscribedTopics) -> None:
     """Begin the next epoch if the topics have changed since the last comparison.  Compute the target if it is due."""
     if group.is_outdated and group.members:
         cause = "the subscribed topics or their partitions changed"
-        settle(turn, group, topics, cause, None, has_changed=False, reason=RebalanceReason.PARTITIONS_CHANGED)
-    elif group.assign_at_ms is not None and group.assign_at_ms <= turn.now_ms:
-        _assign(turn, group, group.existing_topics(topics))
+        settle(step, group, topics, cause, None, has_changed=False, reason=RebalanceReason.PARTITIONS_CHANGED)
+    elif group.assign_at_ms is not None and group.assign_at_ms <= step.now_ms:
+        _assign(step, group, group.existing_topics(topics))
 
 
 def preferred_assignor(group: ConsumerGroup, limits: GroupLimits) -> str:
@@ -196,13 +196,13 @@ def preferred_assignor(group: ConsumerGroup, limits: GroupLimits) -> str:
     return max(known, key=lambda name: (votes[name], -known.index(name)))
 
 
-def _assign(turn: Turn, group: ConsumerGroup, existing: dict[str, Topic]) -> None:
+def _assign(step: GroupStep, group: ConsumerGroup, existing: dict[str, Topic]) -> None:
     """Compute and store the target for the current epoch.
 
     If the target does not fit into a batch, the previous one stays in force.  The next target is computed when the
     group or its topics change.
     """
-    group.note_assignment(turn.now_ms)
+    group.note_assignment(step.now_ms)
     ids = {name: topic.topic_id for name, topic in existing.items()}
     counts = {topic.topic_id: topic.partitions for topic in existing.values()}
     by_subscription: dict[frozenset[str], frozenset[UUID]] = {}
@@ -212,24 +212,24 @@ def _assign(turn: Turn, group: ConsumerGroup, existing: dict[str, Topic]) -> Non
         if names not in by_subscription:
             by_subscription[names] = frozenset(ids[name] for name in names if name in ids)
         subscribers.append(Subscriber(member_id, member.known.instance_id, by_subscription[names], member.target))
-    targets = ASSIGNORS_BY_NAME[preferred_assignor(group, turn.limits)](subscribers, counts)
+    targets = ASSIGNORS_BY_NAME[preferred_assignor(group, step.limits)](subscribers, counts)
     changed = [
         (write_key(ConsumerKey(Kind.TARGET_MEMBER, group.name, member_id)), write_target_member(targets[member_id]))
         for member_id, member in sorted(group.members.items())
         if targets[member_id] != member.target
     ]
     size = sum(len(key) + len(value) for key, value in changed)
-    if size > targets_max_bytes(turn.limits):
-        note(turn, group, f"the target of {size} bytes does not fit into a batch; the previous one stays in force")
+    if size > targets_max_bytes(step.limits):
+        note(step, group, f"the target of {size} bytes does not fit into a batch; the previous one stays in force")
         return
     # Until the last of these records a partition may be in two targets, but nothing reads the group in between.
     for key, value in changed:
-        turn.append(key, value)
-    put(turn, Kind.TARGET, group.name, write_target(group.epoch))
+        step.append(key, value)
+    put(step, Kind.TARGET, group.name, write_target(group.epoch))
 
 
 def advance(
-    turn: Turn, group: ConsumerGroup, member: ConsumerMember, owned: Partitions | None, topics: SubscribedTopics
+    step: GroupStep, group: ConsumerGroup, member: ConsumerMember, owned: Partitions | None, topics: SubscribedTopics
 ) -> bool:
     """Bring a member as far towards its target as possible.  Return whether the partitions that it may use changed."""
     before = member.current
@@ -241,10 +241,10 @@ def advance(
         lambda topic, partition: group.is_free(topic, partition, member.member_id),
     )
     if after != before:
-        put_current(turn, group, member.member_id, after)
+        put_current(step, group, member.member_id, after)
         if group.state is GroupState.STABLE:
-            group.history.end(turn.now_ms)
-            note(turn, group, "every member has its target")
+            group.history.end(step.now_ms)
+            note(step, group, "every member has its target")
     return after.assigned != before.assigned
 
 
@@ -259,34 +259,34 @@ def _still_wanted(group: ConsumerGroup, member: ConsumerMember, topics: Subscrib
 # -- members
 
 
-def remove(turn: Turn, group: ConsumerGroup, members: Sequence[ConsumerMember]) -> None:
+def remove(step: GroupStep, group: ConsumerGroup, members: Sequence[ConsumerMember]) -> None:
     """Delete the records of members.  Unless others replace them or the group is deleted, `settle` must follow."""
     for member in members:
         for key in member_keys(group.name, member.member_id):
-            turn.append(write_key(key), None)
+            step.append(write_key(key), None)
 
 
-def replace_static(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
+def replace_static(step: GroupStep, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
     """Replace a static member by the process that joins now, and return the new member.
 
     The new member gets the description, target and partitions of the old one.  member_id: the id of the new member.
     """
     value, target, current = old.known, old.target, old.current
-    remove(turn, group, [old])
-    member = put_member(turn, group, member_id, value)
-    put_target(turn, group, member_id, target)
+    remove(step, group, [old])
+    member = put_member(step, group, member_id, value)
+    put_target(step, group, member_id, target)
     # The new process has nothing to give up.
     state = MemberState.STABLE if current.state is MemberState.UNREVOKED else current.state
-    put_current(turn, group, member_id, CurrentValue(0, 0, state, current.assigned, NO_PARTITIONS))
-    turn.note(f"group={group.name!r} static member {member.name} replaced {old.member_id!r}")
+    put_current(step, group, member_id, CurrentValue(0, 0, state, current.assigned, NO_PARTITIONS))
+    step.note(f"group={group.name!r} static member {member.name} replaced {old.member_id!r}")
     return member
 
 
-def go_away(turn: Turn, group: ConsumerGroup, member: ConsumerMember) -> None:
+def go_away(step: GroupStep, group: ConsumerGroup, member: ConsumerMember) -> None:
     """Note that a static member has left and may rejoin.  It keeps its partitions until its session ends."""
     current = member.current
-    put_current(turn, group, member.member_id, replace(current, epoch=AWAY, previous_epoch=current.epoch))
+    put_current(step, group, member.member_id, replace(current, epoch=AWAY, previous_epoch=current.epoch))
 
 
-def note(turn: Turn, group: ConsumerGroup, event: str) -> None:
-    turn.note(f"group={group.name!r} state={group.state} epoch={group.epoch} event={event}")
+def note(step: GroupStep, group: ConsumerGroup, event: str) -> None:
+    step.note(f"group={group.name!r} state={group.state} epoch={group.epoch} event={event}")

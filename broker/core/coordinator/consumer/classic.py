@@ -29,44 +29,44 @@ from broker.core.coordinator.group_requests import (
     SyncGroup,
     SyncGroupResponse,
 )
+from broker.core.coordinator.group_step import GroupStep
 from broker.core.coordinator.subscription import CONSUMER, NamedIndexes, read_subscription, write_assignment
-from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
 # -- JoinGroup
 
 
 def join(
-    turn: Turn, group: ConsumerGroup, call: int, request: JoinGroup, topics: SubscribedTopics, random: Random
+    step: GroupStep, group: ConsumerGroup, call: int, request: JoinGroup, topics: SubscribedTopics, random: Random
 ) -> None:
     """Apply a JoinGroup to a group that has members.  The caller has checked it with `membership.refuse_join`."""
     member = _known_member(group, request)
     value = _value(request)
-    error = _join_error(turn, group, request, member, value, topics)
+    error = _join_error(step, group, request, member, value, topics)
     if error is not KafkaCode.NONE or value is None:
-        turn.answer(call, JoinGroupResponse(error, request.member_id))
+        step.answer(call, JoinGroupResponse(error, request.member_id))
         return
     if member is not None and request.member_id != member.member_id:
-        member = changes.replace_static(turn, group, member, _new_id(request, random.getrandbits(128)))
+        member = changes.replace_static(step, group, member, _new_id(request, random.getrandbits(128)))
     member_id = _new_id(request, random.getrandbits(128)) if member is None else member.member_id
     old = None if member is None else member.known
     if value != old:
-        member = changes.put_member(turn, group, member_id, value)
+        member = changes.put_member(step, group, member_id, value)
     assert member is not None, request
     if old is None:
-        group.history.last_join = LastJoin(member.names, turn.wall_ms)
+        group.history.last_join = LastJoin(member.names, step.wall_ms)
         cause, reason = f"classic member {member.name} joined", RebalanceReason.JOINED
-        changes.settle(turn, group, topics, cause, request.client, reason=reason, member=member.names)
+        changes.settle(step, group, topics, cause, request.client, reason=reason, member=member.names)
     elif old.topics != value.topics or old.regex:
         cause, reason = f"classic member {member.name} changed its subscription", RebalanceReason.SUBSCRIPTION_CHANGED
-        changes.settle(turn, group, topics, cause, request.client, reason=reason, member=member.names)
+        changes.settle(step, group, topics, cause, request.client, reason=reason, member=member.names)
     else:
-        changes.refresh(turn, group, topics)
-    changes.advance(turn, group, member, _owned(request, topics), topics)
-    group.renew(member, turn.now_ms, turn.consumer_limits(group.name).session_timeout_ms)
+        changes.refresh(step, group, topics)
+    changes.advance(step, group, member, _owned(request, topics), topics)
+    group.renew(member, step.now_ms, step.consumer_limits(group.name).session_timeout_ms)
     member.rejoin_by_ms = None
-    group.expect(member, turn.now_ms)
-    turn.answer(
+    group.expect(member, step.now_ms)
+    step.answer(
         call,
         JoinGroupResponse(
             KafkaCode.NONE,
@@ -85,7 +85,7 @@ def _known_member(group: ConsumerGroup, request: JoinGroup) -> ConsumerMember | 
 
 
 def _join_error(
-    turn: Turn,
+    step: GroupStep,
     group: ConsumerGroup,
     request: JoinGroup,
     member: ConsumerMember | None,
@@ -98,11 +98,11 @@ def _join_error(
             return error
     if value is None or not _shares_an_assignor(group, request, member):
         return KafkaCode.INCONSISTENT_GROUP_PROTOCOL
-    if len(write_member(value)) > changes.subscription_max_bytes(turn.limits):
+    if len(write_member(value)) > changes.subscription_max_bytes(step.limits):
         return KafkaCode.GROUP_MAX_SIZE_REACHED
-    is_full = len(group.members) >= turn.limits.consumer.members_max
+    is_full = len(group.members) >= step.limits.consumer.members_max
     new_id = _new_id(request, 0)  # has the length of the id that the member will get
-    if member is None and (is_full or not changes.has_room(group, new_id, value, turn.limits, topics)):
+    if member is None and (is_full or not changes.has_room(group, new_id, value, step.limits, topics)):
         return KafkaCode.GROUP_MAX_SIZE_REACHED
     return KafkaCode.NONE
 
@@ -158,29 +158,29 @@ def by_id(partitions: NamedIndexes, topics: SubscribedTopics) -> Partitions:
 # -- SyncGroup and Heartbeat
 
 
-def sync(turn: Turn, group: ConsumerGroup, call: int, request: SyncGroup, topics: SubscribedTopics) -> None:
+def sync(step: GroupStep, group: ConsumerGroup, call: int, request: SyncGroup, topics: SubscribedTopics) -> None:
     """Apply a SyncGroup."""
     member, error = _classic_member(group, request)
     if member is None:
-        turn.answer(call, SyncGroupResponse(error))
+        step.answer(call, SyncGroupResponse(error))
         return
     classic = member.known.classic
     assert classic is not None, member
     protocol = classic.protocols[0].name
     if request.protocol_type not in (None, CONSUMER) or request.protocol not in (None, protocol):
-        turn.answer(call, SyncGroupResponse(KafkaCode.INCONSISTENT_GROUP_PROTOCOL))
+        step.answer(call, SyncGroupResponse(KafkaCode.INCONSISTENT_GROUP_PROTOCOL))
         return
     if request.generation != member.current.epoch:
-        turn.answer(call, SyncGroupResponse(KafkaCode.ILLEGAL_GENERATION))
+        step.answer(call, SyncGroupResponse(KafkaCode.ILLEGAL_GENERATION))
         return
-    group.renew(member, turn.now_ms, turn.consumer_limits(group.name).session_timeout_ms)
+    group.renew(member, step.now_ms, step.consumer_limits(group.name).session_timeout_ms)
     if group.assignment_epoch > member.current.epoch and member.current.state is not MemberState.UNREVOKED:
-        group.expect(member, turn.now_ms)
-        turn.answer(call, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
+        group.expect(member, step.now_ms)
+        step.answer(call, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
         return
     member.rejoin_by_ms = None
     assignment = write_assignment(by_name(member.current.assigned, topics))
-    turn.answer(call, SyncGroupResponse(KafkaCode.NONE, CONSUMER, protocol, assignment))
+    step.answer(call, SyncGroupResponse(KafkaCode.NONE, CONSUMER, protocol, assignment))
 
 
 def by_name(partitions: Partitions, topics: SubscribedTopics) -> NamedIndexes:
@@ -189,17 +189,17 @@ def by_name(partitions: Partitions, topics: SubscribedTopics) -> NamedIndexes:
     return {name: sorted(indexes) for name, indexes in named if name is not None}
 
 
-def heartbeat(turn: Turn, group: ConsumerGroup, call: int, request: Heartbeat) -> None:
+def heartbeat(step: GroupStep, group: ConsumerGroup, call: int, request: Heartbeat) -> None:
     """Apply a Heartbeat.  It makes no records."""
     member, error = _classic_member(group, request)
     if member is not None and request.generation != member.current.epoch:
         error = KafkaCode.ILLEGAL_GENERATION
     elif member is not None:
-        group.renew(member, turn.now_ms, turn.consumer_limits(group.name).session_timeout_ms)
+        group.renew(member, step.now_ms, step.consumer_limits(group.name).session_timeout_ms)
         if _should_join_again(group, member):
-            group.expect(member, turn.now_ms)
+            group.expect(member, step.now_ms)
             error = KafkaCode.REBALANCE_IN_PROGRESS
-    turn.answer(call, HeartbeatResponse(error))
+    step.answer(call, HeartbeatResponse(error))
 
 
 def _should_join_again(group: ConsumerGroup, member: ConsumerMember) -> bool:

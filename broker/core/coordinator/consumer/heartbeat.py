@@ -24,7 +24,7 @@ from broker.core.coordinator.consumer.requests import (
     SubscribedTopics,
 )
 from broker.core.coordinator.group_requests import GroupLimits, LastJoin, RebalanceReason
-from broker.core.coordinator.turn import Turn
+from broker.core.coordinator.group_step import GroupStep
 from quorumlog.wire.errors import KafkaCode
 
 NIL_ID = str(UUID(int=0))
@@ -95,55 +95,60 @@ def _problem_of_join(request: ConsumerHeartbeat) -> str | None:
 
 
 def heartbeat(
-    turn: Turn, group: ConsumerGroup, call: int, request: ConsumerHeartbeat, topics: SubscribedTopics, random: Random
+    step: GroupStep,
+    group: ConsumerGroup,
+    call: int,
+    request: ConsumerHeartbeat,
+    topics: SubscribedTopics,
+    random: Random,
 ) -> None:
     """Apply a heartbeat that `refuse` accepts, of a member that does not leave."""
     member = _member(group, request)
-    refusal = join_refusal(turn, group, request, topics) if request.epoch == JOINING else None
+    refusal = join_refusal(step, group, request, topics) if request.epoch == JOINING else None
     if request.epoch != JOINING:
         refusal = _epoch_refusal(group, request, member)
     if refusal is not None:
-        turn.answer(call, ConsumerHeartbeatResponse(*refusal))
+        step.answer(call, ConsumerHeartbeatResponse(*refusal))
         return
     if member is None:
         member_id = request.member_id or str(UUID(int=random.getrandbits(128), version=4))
     else:
         member_id = member.member_id
     if request.epoch == JOINING and member is not None and request.member_id not in ("", member.member_id):
-        member = changes.replace_static(turn, group, member, request.member_id)
+        member = changes.replace_static(step, group, member, request.member_id)
         member_id = member.member_id
-    _update_member(turn, group, member, member_id, request, topics)
+    _update_member(step, group, member, member_id, request, topics)
     member = group.members[member_id]
     revoking = member.current.revoking
-    has_changed = changes.advance(turn, group, member, request.owned, topics)
+    has_changed = changes.advance(step, group, member, request.owned, topics)
     if not member.current.revoking or member.current.revoking != revoking:
         member.rejoin_by_ms = None  # the timeout ends, or restarts below for other partitions
     if member.current.revoking:
-        group.expect(member, turn.now_ms)
-    group.renew(member, turn.now_ms, turn.consumer_limits(group.name).session_timeout_ms)
+        group.expect(member, step.now_ms)
+    group.renew(member, step.now_ms, step.consumer_limits(group.name).session_timeout_ms)
     includes_assignment = has_changed or request.epoch == JOINING or request.is_full
-    turn.answer(
+    step.answer(
         call,
         ConsumerHeartbeatResponse(
             KafkaCode.NONE,
             None,
             member_id,
             member.current.epoch,
-            _interval_ms(turn, group, request),
+            _interval_ms(step, group, request),
             member.current.assigned if includes_assignment else None,
         ),
     )
 
 
-def _interval_ms(turn: Turn, group: ConsumerGroup, request: ConsumerHeartbeat) -> int:
+def _interval_ms(step: GroupStep, group: ConsumerGroup, request: ConsumerHeartbeat) -> int:
     """Return the time until the member's next heartbeat.
 
     A member that joins sends it, at the latest, when the group's next target is due.
     """
-    interval_ms = turn.consumer_limits(group.name).heartbeat_interval_ms
+    interval_ms = step.consumer_limits(group.name).heartbeat_interval_ms
     if request.epoch != JOINING or group.assign_at_ms is None:
         return interval_ms
-    return min(interval_ms, group.assign_at_ms - turn.now_ms)
+    return min(interval_ms, group.assign_at_ms - step.now_ms)
 
 
 def _member(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | None:
@@ -154,7 +159,7 @@ def _member(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember 
 
 
 def join_refusal(
-    turn: Turn, group: ConsumerGroup, request: ConsumerHeartbeat, topics: SubscribedTopics
+    step: GroupStep, group: ConsumerGroup, request: ConsumerHeartbeat, topics: SubscribedTopics
 ) -> Refusal | None:
     """Return why a group does not accept a member that joins, or None; change nothing."""
     member = _member(group, request)
@@ -162,10 +167,10 @@ def join_refusal(
         # The member with this id has another instance id, or none.
         return KafkaCode.INVALID_REQUEST, f"the member {request.member_id!r} is in the group with another instance id"
     if member is None:
-        if len(group.members) >= turn.limits.consumer.members_max:
+        if len(group.members) >= step.limits.consumer.members_max:
             return KafkaCode.GROUP_MAX_SIZE_REACHED, f"the group has {len(group.members)} members, its maximum"
         member_id = request.member_id or NIL_ID  # has the length of the id that the member will get
-        if not changes.has_room(group, member_id, _value(None, request), turn.limits, topics):
+        if not changes.has_room(group, member_id, _value(None, request), step.limits, topics):
             return KafkaCode.GROUP_MAX_SIZE_REACHED, "the assignments of all members do not fit into one batch"
         return None
     if member.member_id != request.member_id and not member.is_classic and member.current.epoch != AWAY:
@@ -227,7 +232,7 @@ def _value(old: MemberValue | None, request: ConsumerHeartbeat) -> MemberValue:
 
 
 def _update_member(
-    turn: Turn,
+    step: GroupStep,
     group: ConsumerGroup,
     member: ConsumerMember | None,
     member_id: str,
@@ -238,24 +243,24 @@ def _update_member(
     old = None if member is None else member.known
     value = _value(old, request)
     if value == old:
-        changes.refresh(turn, group, topics)
+        changes.refresh(step, group, topics)
         return
-    before = changes.preferred_assignor(group, turn.limits)
-    member = changes.put_member(turn, group, member_id, value)
+    before = changes.preferred_assignor(group, step.limits)
+    member = changes.put_member(step, group, member_id, value)
     if old is None:
         cause, reason = f"member {member.name} joined", RebalanceReason.JOINED
-        group.history.last_join = LastJoin(member.names, turn.wall_ms)
+        group.history.last_join = LastJoin(member.names, step.wall_ms)
     elif (old.topics, old.regex) != (value.topics, value.regex):
         cause, reason = f"member {member.name} changed its subscription", RebalanceReason.SUBSCRIPTION_CHANGED
-    elif before != changes.preferred_assignor(group, turn.limits):
+    elif before != changes.preferred_assignor(group, step.limits):
         cause, reason = f"member {member.name} changed the assignor", RebalanceReason.ASSIGNOR_CHANGED
     else:
-        changes.refresh(turn, group, topics)
+        changes.refresh(step, group, topics)
         return
-    changes.settle(turn, group, topics, cause, request.client, reason=reason, member=member.names)
+    changes.settle(step, group, topics, cause, request.client, reason=reason, member=member.names)
     if old is None and not member.target_order:
         # A replica may lack the tombstone of the target that an earlier member with this id had (see `group`).
-        changes.put_target(turn, group, member_id, NO_PARTITIONS)
+        changes.put_target(step, group, member_id, NO_PARTITIONS)
 
 
 # -- leaving
@@ -272,22 +277,22 @@ def leaving(group: ConsumerGroup, request: ConsumerHeartbeat) -> tuple[ConsumerM
     return member, None
 
 
-def left(turn: Turn, call: int, request: ConsumerHeartbeat) -> None:
+def left(step: GroupStep, call: int, request: ConsumerHeartbeat) -> None:
     """Answer a member that has left."""
     assert request.epoch in (LEAVING, AWAY), request
-    turn.answer(call, ConsumerHeartbeatResponse(KafkaCode.NONE, None, request.member_id, request.epoch))
+    step.answer(call, ConsumerHeartbeatResponse(KafkaCode.NONE, None, request.member_id, request.epoch))
 
 
 # -- time
 
 
-def expired(turn: Turn, group: ConsumerGroup) -> list[tuple[ConsumerMember, str]]:
+def expired(step: GroupStep, group: ConsumerGroup) -> list[tuple[ConsumerMember, str]]:
     """Return the members whose session or rebalance timeout has expired, each with the reason."""
     found = []
     for member in group.members.values():
-        if member.expires_ms is not None and member.expires_ms <= turn.now_ms:
+        if member.expires_ms is not None and member.expires_ms <= step.now_ms:
             found.append((member, f"the session of member {member.name} expired"))
-        elif member.rejoin_by_ms is not None and member.rejoin_by_ms <= turn.now_ms:
+        elif member.rejoin_by_ms is not None and member.rejoin_by_ms <= step.now_ms:
             what = "join again" if member.is_classic else "give its partitions up"
             found.append((member, f"member {member.name} did not {what} in time"))
     return found

@@ -39,9 +39,9 @@ from broker.core.coordinator.consumer.records import (
 from broker.core.coordinator.consumer.requests import SubscribedTopics
 from broker.core.coordinator.group import Group
 from broker.core.coordinator.group_requests import Client, GroupLimits, RebalanceReason
+from broker.core.coordinator.group_step import GroupStep
 from broker.core.coordinator.members import Member
 from broker.core.coordinator.subscription import CONSUMER, read_assignment, read_subscription, write_assignment
-from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
 _BATCH_SHARE = 2
@@ -122,25 +122,25 @@ def _upgraded(member: Member) -> MemberValue | None:
     )
 
 
-def upgrade(turn: Turn, groups: dict[str, Group | ConsumerGroup], group: Group, plan: Upgrade) -> ConsumerGroup:
+def upgrade(step: GroupStep, groups: dict[str, Group | ConsumerGroup], group: Group, plan: Upgrade) -> ConsumerGroup:
     """Make a classic group a consumer group, and return it.  Calls that wait are answered: their members join again."""
     for member in group.members.values():
-        rebalance.refuse_calls(turn, group, member, KafkaCode.REBALANCE_IN_PROGRESS)
-    turn.note(f"group={group.name!r} generation={group.generation} event=becomes a consumer group")
-    delete_classic(turn, groups, group)
+        rebalance.refuse_calls(step, group, member, KafkaCode.REBALANCE_IN_PROGRESS)
+    step.note(f"group={group.name!r} generation={group.generation} event=becomes a consumer group")
+    delete_classic(step, groups, group)
     for key, value in plan.records:
-        turn.append(key, value)
+        step.append(key, value)
     made = groups[group.name]
     assert isinstance(made, ConsumerGroup), made
     for each_member in made.members.values():
-        made.renew(each_member, turn.now_ms, turn.consumer_limits(made.name).session_timeout_ms)
+        made.renew(each_member, step.now_ms, step.consumer_limits(made.name).session_timeout_ms)
     return made
 
 
-def delete_classic(turn: Turn, groups: dict[str, Group | ConsumerGroup], group: Group) -> None:
+def delete_classic(step: GroupStep, groups: dict[str, Group | ConsumerGroup], group: Group) -> None:
     """Delete the record of a classic group, and the group."""
     if group.stored is not None:
-        turn.append(classic_records.write_key(classic_records.GroupKey(group.name)), None)
+        step.append(classic_records.write_key(classic_records.GroupKey(group.name)), None)
     groups.pop(group.name, None)
 
 
@@ -148,7 +148,7 @@ def delete_classic(turn: Turn, groups: dict[str, Group | ConsumerGroup], group: 
 
 
 def downgrade(
-    turn: Turn,
+    step: GroupStep,
     groups: dict[str, Group | ConsumerGroup],
     group: ConsumerGroup,
     topics: SubscribedTopics,
@@ -159,8 +159,8 @@ def downgrade(
     Return None if the group stays as it is: it has members of the newer protocol or no members, its members share no
     assignor, or the policy or a limit forbids the change.
     """
-    is_small = len(group.members) <= turn.limits.members_max
-    if not (turn.limits.consumer.may_downgrade and group.members and is_small) or group.consumer_members:
+    is_small = len(group.members) <= step.limits.members_max
+    if not (step.limits.consumer.may_downgrade and group.members and is_small) or group.consumer_members:
         return None
     value = _downgraded(group, topics)
     if value is None:
@@ -168,20 +168,20 @@ def downgrade(
     record = classic_records.write_group(value)
     keys = group.record_keys()
     size = len(record) + sum(len(write_key(key)) for key in keys)
-    if size > turn.limits.group_max_bytes:
-        changes.note(turn, group, f"the group is too large to become classic: {size} bytes")
+    if size > step.limits.group_max_bytes:
+        changes.note(step, group, f"the group is too large to become classic: {size} bytes")
         return None
-    changes.note(turn, group, "becomes a classic group")
+    changes.note(step, group, "becomes a classic group")
     protocols = {member_id: _classic(member).protocols for member_id, member in group.members.items()}
-    changes.delete_records(turn, group)
-    turn.append(classic_records.write_key(classic_records.GroupKey(group.name)), record)
+    changes.delete_records(step, group)
+    step.append(classic_records.write_key(classic_records.GroupKey(group.name)), record)
     made = groups[group.name]
     assert isinstance(made, Group), made
-    made.load(turn.now_ms)
+    made.load(step.now_ms)
     for member_id, offered in protocols.items():
         made.offer(made.members[member_id], offered)
     rebalance.prepare(
-        turn, made, "the last member of the newer protocol left", client, RebalanceReason.PROTOCOL_CHANGED
+        step, made, "the last member of the newer protocol left", client, RebalanceReason.PROTOCOL_CHANGED
     )
     return made
 

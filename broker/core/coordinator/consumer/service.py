@@ -28,10 +28,10 @@ from broker.core.coordinator.group_requests import (
     RebalanceReason,
     SyncGroup,
 )
+from broker.core.coordinator.group_step import GroupStep, others
 from broker.core.coordinator.membership import with_reason
 from broker.core.coordinator.records import GroupKey, GroupValue, write_group, write_key
 from broker.core.coordinator.subscription import CONSUMER
-from broker.core.coordinator.turn import Turn, others
 from quorumlog.wire.errors import KafkaCode
 
 Groups = dict[str, Group | ConsumerGroup]
@@ -52,22 +52,22 @@ class ConsumerService:
 
     # -- the newer protocol
 
-    def heartbeat(self, turn: Turn, call: int, request: ConsumerHeartbeat) -> Group | ConsumerGroup | None:
+    def heartbeat(self, step: GroupStep, call: int, request: ConsumerHeartbeat) -> Group | ConsumerGroup | None:
         """Apply a ConsumerGroupHeartbeat."""
-        refusal = heartbeat.refuse(request, turn.limits, self._topics)
-        found = None if refusal is not None else self._group(turn, request)
+        refusal = heartbeat.refuse(request, step.limits, self._topics)
+        found = None if refusal is not None else self._group(step, request)
         if isinstance(found, tuple):
             refusal = found
         if refusal is not None or not isinstance(found, ConsumerGroup):
             assert refusal is not None, request
-            turn.answer(call, ConsumerHeartbeatResponse(*refusal))
+            step.answer(call, ConsumerHeartbeatResponse(*refusal))
             return None
         if request.epoch in (LEAVING, AWAY):
-            return self._leave(turn, found, call, request)
-        heartbeat.heartbeat(turn, found, call, request, self._topics, self._random)
+            return self._leave(step, found, call, request)
+        heartbeat.heartbeat(step, found, call, request, self._topics, self._random)
         return found
 
-    def _group(self, turn: Turn, request: ConsumerHeartbeat) -> ConsumerGroup | Refusal:
+    def _group(self, step: GroupStep, request: ConsumerHeartbeat) -> ConsumerGroup | Refusal:
         """Return the group of a request, or the refusal.
 
         If a member joins, this creates a missing group, and converts a classic group.
@@ -79,47 +79,49 @@ class ConsumerService:
             return group
         if request.epoch != JOINING:
             return KafkaCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group!r}"
-        if group is None and len(self._groups) >= turn.limits.groups_max:
+        if group is None and len(self._groups) >= step.limits.groups_max:
             return KafkaCode.POLICY_VIOLATION, f"there are {len(self._groups)} groups in this partition already"
         # A refused join must not change a classic group, so all checks come before the first record.
         if group is not None and group.state is not GroupState.EMPTY:
-            plan = migration.plan_upgrade(group, turn.limits, self._topics)
+            plan = migration.plan_upgrade(group, step.limits, self._topics)
             if not isinstance(plan, migration.Upgrade):
                 return plan
-            refusal = heartbeat.join_refusal(turn, plan.preview(request.group), request, self._topics)
-            return refusal or migration.upgrade(turn, self._groups, group, plan)
+            refusal = heartbeat.join_refusal(step, plan.preview(request.group), request, self._topics)
+            return refusal or migration.upgrade(step, self._groups, group, plan)
         made = ConsumerGroup(request.group)
-        refusal = heartbeat.join_refusal(turn, made, request, self._topics)
+        refusal = heartbeat.join_refusal(step, made, request, self._topics)
         if refusal is not None:
             return refusal
         if group is not None:
-            migration.delete_classic(turn, self._groups, group)
+            migration.delete_classic(step, self._groups, group)
         self._groups[request.group] = made
         return made
 
-    def _leave(self, turn: Turn, group: ConsumerGroup, call: int, request: ConsumerHeartbeat) -> Group | ConsumerGroup:
+    def _leave(
+        self, step: GroupStep, group: ConsumerGroup, call: int, request: ConsumerHeartbeat
+    ) -> Group | ConsumerGroup:
         member, refusal = heartbeat.leaving(group, request)
         if member is None:
             assert refusal is not None, request
-            turn.answer(call, ConsumerHeartbeatResponse(*refusal))
+            step.answer(call, ConsumerHeartbeatResponse(*refusal))
             return group
         if request.epoch == AWAY:
-            changes.go_away(turn, group, member)
+            changes.go_away(step, group, member)
             member.rejoin_by_ms = None
             if member.current.revoking:
-                group.expect(member, turn.now_ms)
-            heartbeat.left(turn, call, request)
+                group.expect(member, step.now_ms)
+            heartbeat.left(step, call, request)
             return group
         cause = f"member {member.name} left"
-        after = self._remove(turn, group, [member], cause, request.client, RebalanceReason.LEFT)
-        heartbeat.left(turn, call, request)
+        after = self._remove(step, group, [member], cause, request.client, RebalanceReason.LEFT)
+        heartbeat.left(step, call, request)
         return after
 
     # -- members that are removed
 
     def _remove(
         self,
-        turn: Turn,
+        step: GroupStep,
         group: ConsumerGroup,
         members: Iterable[ConsumerMember],
         cause: str,
@@ -129,49 +131,51 @@ class ConsumerService:
         """Remove members.  If only classic members are left, the group becomes classic."""
         gone = list(members)
         first = gone[0].names if gone else None  # `changes.remove` deletes the names
-        turn.note(f"group={group.name!r} {cause}")
-        changes.remove(turn, group, gone)
-        after = migration.downgrade(turn, self._groups, group, self._topics, client)
+        step.note(f"group={group.name!r} {cause}")
+        changes.remove(step, group, gone)
+        after = migration.downgrade(step, self._groups, group, self._topics, client)
         if after is not None:
             return after
-        changes.settle(turn, group, self._topics, cause, client, reason=reason, member=first)
+        changes.settle(step, group, self._topics, cause, client, reason=reason, member=first)
         return group
 
-    def on_time(self, turn: Turn, group: ConsumerGroup) -> Group | ConsumerGroup:
+    def on_time(self, step: GroupStep, group: ConsumerGroup) -> Group | ConsumerGroup:
         """Remove expired members, apply changes of the subscribed topics, and compute a target that is due."""
-        expired = heartbeat.expired(turn, group)
+        expired = heartbeat.expired(step, group)
         if not expired:
-            changes.refresh(turn, group, self._topics)
+            changes.refresh(step, group, self._topics)
             return group
         first, cause = expired[0]
         cause += f", and {others(len(expired) - 1)}" if len(expired) > 1 else ""
         client = Client(first.known.client_id, first.known.client_host)
         return self._remove(
-            turn, group, [member for member, _ in expired], cause, client, RebalanceReason.SESSION_EXPIRED
+            step, group, [member for member, _ in expired], cause, client, RebalanceReason.SESSION_EXPIRED
         )
 
     # -- the classic protocol
 
     def classic(
-        self, turn: Turn, group: ConsumerGroup, call: int, request: JoinGroup | SyncGroup | Heartbeat | LeaveGroup
+        self, step: GroupStep, group: ConsumerGroup, call: int, request: JoinGroup | SyncGroup | Heartbeat | LeaveGroup
     ) -> Group | ConsumerGroup:
         """Apply a request of the classic protocol to a consumer group.  For a JoinGroup, it must have members."""
         match request:
             case JoinGroup():
                 had = group.consumer_members
-                classic.join(turn, group, call, request, self._topics, self._random)
+                classic.join(step, group, call, request, self._topics, self._random)
                 if group.consumer_members < had:  # the request replaced a static member of the newer protocol
-                    after = migration.downgrade(turn, self._groups, group, self._topics, request.client)
+                    after = migration.downgrade(step, self._groups, group, self._topics, request.client)
                     return group if after is None else after
             case SyncGroup():
-                classic.sync(turn, group, call, request, self._topics)
+                classic.sync(step, group, call, request, self._topics)
             case Heartbeat():
-                classic.heartbeat(turn, group, call, request)
+                classic.heartbeat(step, group, call, request)
             case LeaveGroup():
-                return self._classic_leave(turn, group, call, request)
+                return self._classic_leave(step, group, call, request)
         return group
 
-    def _classic_leave(self, turn: Turn, group: ConsumerGroup, call: int, request: LeaveGroup) -> Group | ConsumerGroup:
+    def _classic_leave(
+        self, step: GroupStep, group: ConsumerGroup, call: int, request: LeaveGroup
+    ) -> Group | ConsumerGroup:
         outcomes = classic.leaving(group, request)
         results = []
         gone: dict[str, ConsumerMember] = {}
@@ -189,21 +193,21 @@ class ConsumerService:
             rest = f" and {others(len(gone) - 1)}" if len(gone) > 1 else ""
             cause = with_reason(f"member {first.name}{rest} left", reason)
             client = Client(first.known.client_id, first.known.client_host)
-            after = self._remove(turn, group, gone.values(), cause, client, RebalanceReason.LEFT)
-        turn.answer(call, LeaveGroupResponse(KafkaCode.NONE, tuple(results)))
+            after = self._remove(step, group, gone.values(), cause, client, RebalanceReason.LEFT)
+        step.answer(call, LeaveGroupResponse(KafkaCode.NONE, tuple(results)))
         return after
 
-    def make_classic(self, turn: Turn, group: ConsumerGroup) -> Group:
+    def make_classic(self, step: GroupStep, group: ConsumerGroup) -> Group:
         """Replace a consumer group without members by a classic group, for a classic member's JoinGroup.
 
         The member may not complete its join.  So the group is stored at once: its offsets expire by the record's time.
         """
         assert not group.members, group.name
-        changes.delete_records(turn, group)
+        changes.delete_records(step, group)
         value = GroupValue(CONSUMER, group.epoch, None, None, group.state_ms, ())
-        turn.append(write_key(GroupKey(group.name)), write_group(value))
+        step.append(write_key(GroupKey(group.name)), write_group(value))
         made = self._groups[group.name]
         assert isinstance(made, Group), made
-        made.load(turn.now_ms)
-        turn.note(f"group={group.name!r} event=becomes a classic group")
+        made.load(step.now_ms)
+        step.note(f"group={group.name!r} event=becomes a classic group")
         return made

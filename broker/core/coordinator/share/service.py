@@ -14,6 +14,7 @@ from uuid import UUID
 
 from broker.core.coordinator.consumer.group import hash_of
 from broker.core.coordinator.consumer.requests import NamedPartitions, SubscribedTopics
+from broker.core.coordinator.group_step import GroupStep, others
 from broker.core.coordinator.share.groups import (
     Kind,
     ShareGroup,
@@ -46,7 +47,6 @@ from broker.core.coordinator.share.requests import (
     ShareHeartbeatResponse,
     ShareMemberDescription,
 )
-from broker.core.coordinator.turn import Turn, others
 from quorumlog.wire.errors import KafkaCode
 
 Refusal = tuple[KafkaCode, str]
@@ -72,31 +72,31 @@ class ShareService:
         else:
             self.groups[key.group] = group
 
-    def loaded(self, turn: Turn) -> None:
+    def loaded(self, step: GroupStep) -> None:
         """Begin to serve: each member has a fresh session."""
         for group in list(self.groups.values()):
             for key in group.load():
-                if not turn.is_full:  # the next load finds the others again
-                    turn.append(write_key(key), None)
+                if not step.is_full:  # the next load finds the others again
+                    step.append(write_key(key), None)
             if group.is_vacant:
                 self.groups.pop(group.name, None)
             for member in group.members.values():
-                self._renew(turn, group, member)
+                self._renew(step, group, member)
 
-    def _renew(self, turn: Turn, group: ShareGroup, member: ShareMember) -> None:
-        member.expires_ms = turn.now_ms + turn.share_limits(group.name).session_timeout_ms
+    def _renew(self, step: GroupStep, group: ShareGroup, member: ShareMember) -> None:
+        member.expires_ms = step.now_ms + step.share_limits(group.name).session_timeout_ms
         if self.wake_ms is None or member.expires_ms < self.wake_ms:
             self.wake_ms = member.expires_ms
 
     # -- heartbeats
 
-    def heartbeat(self, turn: Turn, call: int, request: ShareHeartbeat, *, is_taken: bool) -> None:
+    def heartbeat(self, step: GroupStep, call: int, request: ShareHeartbeat, *, is_taken: bool) -> None:
         """Apply a heartbeat.  is_taken: a group of another kind has this name."""
-        found = self._heartbeat(turn, request, is_taken)
-        turn.answer(call, ShareHeartbeatResponse(*found) if isinstance(found, tuple) else found)
+        found = self._heartbeat(step, request, is_taken)
+        step.answer(call, ShareHeartbeatResponse(*found) if isinstance(found, tuple) else found)
 
-    def _heartbeat(self, turn: Turn, request: ShareHeartbeat, is_taken: bool) -> ShareHeartbeatResponse | Refusal:
-        problem = _problem(turn, request)
+    def _heartbeat(self, step: GroupStep, request: ShareHeartbeat, is_taken: bool) -> ShareHeartbeatResponse | Refusal:
+        problem = _problem(step, request)
         if problem is not None:
             return KafkaCode.INVALID_REQUEST, problem
         if is_taken:
@@ -104,32 +104,34 @@ class ShareService:
         group = self.groups.get(request.group)
         if group is None and request.epoch != JOINING:
             return KafkaCode.UNKNOWN_MEMBER_ID, f"there is no share group {request.group!r}"
-        if group is None and len(self.groups) >= turn.limits.groups_max:
+        if group is None and len(self.groups) >= step.limits.groups_max:
             return self._too_many()
         group = group or ShareGroup(request.group)
         member = group.members.get(request.member_id)
-        refusal = self._refusal(turn, group, member, request)
+        refusal = self._refusal(step, group, member, request)
         if refusal is not None:
             return refusal
         if request.epoch == LEAVING:
             assert member is not None
-            self._remove(turn, group, [member], f"member {member.member_id!r} left")
+            self._remove(step, group, [member], f"member {member.member_id!r} left")
             return ShareHeartbeatResponse(KafkaCode.NONE, None, request.member_id, LEAVING)
-        return self._stay(turn, group, member, request)
+        return self._stay(step, group, member, request)
 
     @staticmethod
-    def _refusal(turn: Turn, group: ShareGroup, member: ShareMember | None, request: ShareHeartbeat) -> Refusal | None:
+    def _refusal(
+        step: GroupStep, group: ShareGroup, member: ShareMember | None, request: ShareHeartbeat
+    ) -> Refusal | None:
         if member is None:
             if request.epoch != JOINING:
                 return KafkaCode.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group"
-            if len(group.members) >= turn.limits.share.members_max:
+            if len(group.members) >= step.limits.share.members_max:
                 return KafkaCode.GROUP_MAX_SIZE_REACHED, f"the group has {len(group.members)} members"
         elif request.epoch > JOINING and request.epoch not in (member.epoch, member.previous_epoch):
             return KafkaCode.FENCED_MEMBER_EPOCH, f"the epoch of the member is {member.epoch}, not {request.epoch}"
         return None
 
     def _stay(
-        self, turn: Turn, group: ShareGroup, member: ShareMember | None, request: ShareHeartbeat
+        self, step: GroupStep, group: ShareGroup, member: ShareMember | None, request: ShareHeartbeat
     ) -> ShareHeartbeatResponse:
         old = None if member is None else member.known
         value = ShareMemberValue(
@@ -141,27 +143,27 @@ class ShareService:
         if not group.members:
             group.verified.clear()  # a late report may have named states that were deleted since
         if value != old:
-            self._put(turn, Kind.MEMBER, group.name, write_member(value), request.member_id)
+            self._put(step, Kind.MEMBER, group.name, write_member(value), request.member_id)
             group = self.groups[group.name]
         member = group.members[request.member_id]
-        self._renew(turn, group, member)
+        self._renew(step, group, member)
         if old is None or old.topics != value.topics:
             what = "joined" if old is None else "changed its subscription"
-            self._settle(turn, group, f"member {request.member_id!r} {what}")
+            self._settle(step, group, f"member {request.member_id!r} {what}")
         elif group.is_outdated or group.initializing_until_ms or group.deleting_until_ms:
-            self._settle(turn, group, None)
+            self._settle(step, group, None)
         has_changed = member.assigned != member.target
         if has_changed or member.epoch != group.assignment_epoch:
             current = write_current(group.assignment_epoch, member.epoch, member.target)
-            self._put(turn, Kind.CURRENT, group.name, current, member.member_id)
+            self._put(step, Kind.CURRENT, group.name, current, member.member_id)
         is_behind = request.epoch != member.epoch  # includes a member that did not get the last answer
         assignment = member.assigned if has_changed or is_behind else None
-        interval_ms = turn.share_limits(group.name).heartbeat_interval_ms
+        interval_ms = step.share_limits(group.name).heartbeat_interval_ms
         return ShareHeartbeatResponse(KafkaCode.NONE, None, member.member_id, member.epoch, interval_ms, assignment)
 
     # -- epochs, targets and states
 
-    def _settle(self, turn: Turn, group: ShareGroup, cause: str | None) -> None:
+    def _settle(self, step: GroupStep, group: ShareGroup, cause: str | None) -> None:
         """Begin the next epoch with new targets if something has changed, and order the initialization of states.
 
         Order the deletion of the states of topics that no longer exist.  The record of the group lists these states
@@ -181,22 +183,22 @@ class ShareService:
             if indexes:
                 missing.append(NamedPartitions(topic.topic_id, name, indexes))
         if cause is not None or metadata_hash != group.metadata_hash:
-            self._begin_epoch(turn, group, metadata_hash, cause or "the subscribed topics or their partitions changed")
-        again_ms = turn.now_ms + turn.limits.share.initialization_retry_ms
+            self._begin_epoch(step, group, metadata_hash, cause or "the subscribed topics or their partitions changed")
+        again_ms = step.now_ms + step.limits.share.initialization_retry_ms
         if not missing:
             group.initializing_until_ms = 0
-        elif turn.now_ms >= group.initializing_until_ms:
+        elif step.now_ms >= group.initializing_until_ms:
             group.initializing_until_ms = again_ms
-            turn.order(InitializeShareStates(group.name, group.epoch, tuple(missing)))
+            step.order(InitializeShareStates(group.name, group.epoch, tuple(missing)))
         if not gone:
             group.deleting_until_ms = 0
-        elif turn.now_ms >= group.deleting_until_ms:
+        elif step.now_ms >= group.deleting_until_ms:
             group.deleting_until_ms = again_ms
-            turn.order(DeleteShareStates(group.name, _named(gone)))
+            step.order(DeleteShareStates(group.name, _named(gone)))
 
-    def _begin_epoch(self, turn: Turn, group: ShareGroup, metadata_hash: int, cause: str) -> None:
+    def _begin_epoch(self, step: GroupStep, group: ShareGroup, metadata_hash: int, cause: str) -> None:
         epoch = group.epoch + 1
-        self._put(turn, Kind.GROUP, group.name, write_group(epoch, metadata_hash))
+        self._put(step, Kind.GROUP, group.name, write_group(epoch, metadata_hash))
         ids = {name: topic.topic_id for name in group.subscribed_topics() if (topic := self._topics.topic(name))}
         subscriptions = {
             member_id: [ids[name] for name in member.known.topics if name in ids]
@@ -207,11 +209,11 @@ class ShareService:
         for member_id, member in sorted(group.members.items()):
             if targets[member_id] != member.target:
                 target = write_target_member(targets[member_id])
-                self._put(turn, Kind.TARGET_MEMBER, group.name, target, member_id)
-        self._put(turn, Kind.TARGET, group.name, write_target(epoch))
-        turn.note(f"group={group.name!r} state={group.state} epoch={epoch} event={cause}")
+                self._put(step, Kind.TARGET_MEMBER, group.name, target, member_id)
+        self._put(step, Kind.TARGET, group.name, write_target(epoch))
+        step.note(f"group={group.name!r} state={group.state} epoch={epoch} event={cause}")
 
-    def initialized(self, turn: Turn, name: str, done: Iterable[NamedPartitions]) -> None:
+    def initialized(self, step: GroupStep, name: str, done: Iterable[NamedPartitions]) -> None:
         """Note that share partitions have a state now, and assign them."""
         group = self.groups.get(name)
         if group is None:
@@ -222,12 +224,12 @@ class ShareService:
             states[topic_id] = StateTopic(topic, known.partitions | frozenset(indexes))
             group.verified[topic_id] = group.verified.get(topic_id, frozenset()) | frozenset(indexes)
         if states != group.initialized:
-            self._put_states(turn, group, states)
-            self._settle(turn, group, "share partitions were initialized")
+            self._put_states(step, group, states)
+            self._settle(step, group, "share partitions were initialized")
         elif group.initializing_until_ms:
-            self._settle(turn, group, None)  # if no state is missing now, new partitions need not wait for the retry
+            self._settle(step, group, None)  # if no state is missing now, new partitions need not wait for the retry
 
-    def deleted(self, turn: Turn, name: str, done: Iterable[NamedPartitions]) -> None:
+    def deleted(self, step: GroupStep, name: str, done: Iterable[NamedPartitions]) -> None:
         """Note that the states of topics that no longer exist are deleted."""
         group = self.groups.get(name)
         if group is None:
@@ -240,12 +242,12 @@ class ShareService:
             else:
                 group.verified.pop(topic_id, None)
         if states != group.initialized:
-            self._put_states(turn, group, states)
+            self._put_states(step, group, states)
             group.is_outdated = True
 
-    def _put_states(self, turn: Turn, group: ShareGroup, states: dict[UUID, StateTopic]) -> None:
-        value = write_state_partitions(states, {}, turn.wall_ms)
-        self._put(turn, Kind.STATE_PARTITIONS, group.name, value)
+    def _put_states(self, step: GroupStep, group: ShareGroup, states: dict[UUID, StateTopic]) -> None:
+        value = write_state_partitions(states, {}, step.wall_ms)
+        self._put(step, Kind.STATE_PARTITIONS, group.name, value)
 
     def topics_changed(self, topics: Collection[str] | None) -> None:
         """Check the topics of each affected group for changes, at the group's next heartbeat.
@@ -258,21 +260,21 @@ class ShareService:
 
     # -- members that are removed
 
-    def _remove(self, turn: Turn, group: ShareGroup, members: Iterable[ShareMember], cause: str) -> None:
+    def _remove(self, step: GroupStep, group: ShareGroup, members: Iterable[ShareMember], cause: str) -> None:
         for member in members:
             for key in member_keys(group.name, member.member_id):
-                turn.append(write_key(key), None)
-        self._settle(turn, group, cause)
+                step.append(write_key(key), None)
+        self._settle(step, group, cause)
 
-    def tick(self, turn: Turn) -> None:
+    def tick(self, step: GroupStep) -> None:
         """Remove the members whose session is over."""
-        if self.wake_ms is None or self.wake_ms > turn.now_ms:
+        if self.wake_ms is None or self.wake_ms > step.now_ms:
             return
         for group in self.groups.values():
-            gone = [member for member in group.members.values() if member.expires_ms <= turn.now_ms]
-            if gone and not turn.is_full:
+            gone = [member for member in group.members.values() if member.expires_ms <= step.now_ms]
+            if gone and not step.is_full:
                 rest = f" and {others(len(gone) - 1)}" if len(gone) > 1 else ""
-                self._remove(turn, group, gone, f"the session of member {gone[0].member_id!r}{rest} expired")
+                self._remove(step, group, gone, f"the session of member {gone[0].member_id!r}{rest} expired")
         found = (group.deadline_ms() for group in self.groups.values())
         self.wake_ms = min((each for each in found if each is not None), default=None)
 
@@ -316,7 +318,7 @@ class ShareService:
             return ListShareStatesResponse(KafkaCode.NON_EMPTY_GROUP, message)
         return ListShareStatesResponse(KafkaCode.NONE, None, group.epoch, _named(group.initialized))
 
-    def reset(self, turn: Turn, request: ResetShareStates, *, is_taken: bool) -> ListShareStatesResponse:
+    def reset(self, step: GroupStep, request: ResetShareStates, *, is_taken: bool) -> ListShareStatesResponse:
         """Begin an epoch, at which the share coordinators will initialize the states again.
 
         The group does not note the states yet, because they are not written yet; see `note`.
@@ -330,29 +332,29 @@ class ShareService:
             return ListShareStatesResponse(KafkaCode.GROUP_ID_NOT_FOUND, f"Group {request.group} is not a share group.")
         if not request.partitions:
             return ListShareStatesResponse(KafkaCode.NONE)
-        if group is None and len(self.groups) >= turn.limits.groups_max:
+        if group is None and len(self.groups) >= step.limits.groups_max:
             return ListShareStatesResponse(*self._too_many())
         group = group or ShareGroup(request.group)
-        self._begin_epoch(turn, group, group.metadata_hash, "an administrator changed offsets")
+        self._begin_epoch(step, group, group.metadata_hash, "an administrator changed offsets")
         return ListShareStatesResponse(KafkaCode.NONE, None, self.groups[group.name].epoch, request.partitions)
 
-    def note(self, turn: Turn, request: NoteShareStates) -> ListShareStatesResponse:
+    def note(self, step: GroupStep, request: NoteShareStates) -> ListShareStatesResponse:
         """Note that share partitions have a state now; see `initialized`.  Return the states of the group."""
-        self.initialized(turn, request.group, request.partitions)
+        self.initialized(step, request.group, request.partitions)
         return self.list_states(ListShareStates(request.group))
 
     def _too_many(self) -> Refusal:
         return KafkaCode.POLICY_VIOLATION, f"there are {len(self.groups)} share groups in this partition already"
 
-    def forget(self, turn: Turn, request: ForgetShareStates) -> ListShareStatesResponse:
+    def forget(self, step: GroupStep, request: ForgetShareStates) -> ListShareStatesResponse:
         """Note that states are deleted.  They are initialized again before their partitions are assigned."""
         group = self.groups.get(request.group)
         if group is not None:
             gone = {each.topic_id for each in request.topics}
             states = {topic: state for topic, state in group.initialized.items() if topic not in gone}
             if states != group.initialized:
-                self._put_states(turn, group, states)
-                self._begin_epoch(turn, group, group.metadata_hash, "states of share partitions were deleted")
+                self._put_states(step, group, states)
+                self._begin_epoch(step, group, group.metadata_hash, "states of share partitions were deleted")
                 group.is_outdated = True
         return ListShareStatesResponse(KafkaCode.NONE)
 
@@ -363,16 +365,16 @@ class ShareService:
             return KafkaCode.NON_EMPTY_GROUP
         return KafkaCode.COORDINATOR_NOT_AVAILABLE if group.initialized else KafkaCode.NONE
 
-    def delete(self, turn: Turn, name: str) -> None:
+    def delete(self, step: GroupStep, name: str) -> None:
         """Delete a share group without members and states."""
         for key in self.groups[name].record_keys():
-            turn.append(write_key(key), None)
-        turn.note(f"group={name!r} event=deleted")
+            step.append(write_key(key), None)
+        step.note(f"group={name!r} event=deleted")
 
     # -- records
 
-    def _put(self, turn: Turn, kind: Kind, group: str, value: bytes, member_id: str = "") -> None:
-        turn.append(write_key(ShareGroupKey(kind, group, member_id)), value)
+    def _put(self, step: GroupStep, kind: Kind, group: str, value: bytes, member_id: str = "") -> None:
+        step.append(write_key(ShareGroupKey(kind, group, member_id)), value)
 
     def check(self) -> None:
         """Assert the invariants.  Only tests call this."""
@@ -396,8 +398,8 @@ def _has_states(group: ShareGroup, topics: Collection[str]) -> bool:
     return any(state.name in topics for state in group.initialized.values())
 
 
-def _problem(turn: Turn, request: ShareHeartbeat) -> str | None:
-    limits = turn.limits
+def _problem(step: GroupStep, request: ShareHeartbeat) -> str | None:
+    limits = step.limits
     names = [request.group, request.member_id, request.rack_id or "", *request.client, *(request.topics or ())]
     if not request.group.strip():
         return "the group id is empty"

@@ -443,14 +443,14 @@ async def test_an_operation_that_must_wait_does_not_keep_the_loop_busy(
     await bench.create(1, 2, min_isr=2)
     await bench.serving()
     turns_begun = 0
-    turn = bench.coordinator._turn
+    apply_queued = bench.coordinator._apply_queued
 
     def counted(machine: Counting) -> bool:
         nonlocal turns_begun
         turns_begun += 1
-        return turn(machine)
+        return apply_queued(machine)
 
-    monkeypatch.setattr(bench.coordinator, "_turn", counted)
+    monkeypatch.setattr(bench.coordinator, "_apply_queued", counted)
     if is_fenced:
         bench.rig.context.cluster.own_epoch -= 1
     else:

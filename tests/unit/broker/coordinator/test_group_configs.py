@@ -269,6 +269,6 @@ async def test_a_group_uses_the_clusters_times_if_its_session_would_end_before_i
 async def test_a_group_coordinator_applies_the_configs_of_each_group(place: Place) -> None:
     groups = GroupCoordinators(place.rig.role.table, cast(Any, None), cast(Any, None), Sources.real())
     await place.give("g", share_session_timeout_ms="51000")
-    turn = groups._machine()._turn(0)
-    assert turn.share_limits("g").session_timeout_ms == 51_000
-    assert turn.share_limits("h") == GroupLimits().share
+    step = groups._machine()._new_step(0)
+    assert step.share_limits("g").session_timeout_ms == 51_000
+    assert step.share_limits("h") == GroupLimits().share
