@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
-from broker.core.coordinator.group_requests import Client, GroupRequest
+from broker.core.coordinator.client import Client
+from broker.core.coordinator.group_requests import GroupRequest
 from broker.kafka.api import Groups, Replicas, Shares, Transactions
 from broker.kafka.connection import Caller, Pending, Reply
 from quorumlog.runtime.turns import Turn

@@ -9,7 +9,7 @@ from uuid import UUID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer import records as r
 from broker.core.coordinator.consumer.partitions import Partitions
 from broker.core.coordinator.consumer.records import READERS, Kind
@@ -45,7 +45,7 @@ heartbeats = st.builds(
             group,
             member,
             world.epochs.get(member, 0) if epoch is None else epoch,
-            g.Client("c", "/h"),
+            Client("c", "/h"),
             instance,
             rack,
             timeout,
@@ -61,7 +61,7 @@ heartbeats = st.builds(
 )
 joins = members.map(
     lambda member: (
-        lambda _: ConsumerHeartbeat("a", member, 0, g.Client("c", "/h"), None, None, 5_000, ("t",), None, None, {})
+        lambda _: ConsumerHeartbeat("a", member, 0, Client("c", "/h"), None, None, 5_000, ("t",), None, None, {})
     )
 )
 cooperative = st.integers(0, 2).map(lambda index: lambda world: world.proper_join(index))

@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.client import Client as Origin
 from broker.core.coordinator.consumer.partitions import Partitions, each
 from broker.core.coordinator.consumer.records import Kind, read_key
 from broker.core.coordinator.consumer.requests import (
@@ -117,7 +118,7 @@ class Groups(RuleBasedStateMachine):
                 "group": GROUP,
                 "member_id": client.member_id,
                 "epoch": client.epoch,
-                "client": g.Client(client.name, "/h"),
+                "client": Origin(client.name, "/h"),
                 "instance_id": client.instance_id,
                 "owned": client.owned,
                 **fields,

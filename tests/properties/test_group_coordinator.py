@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.client import Client as Origin
 from broker.core.coordinator.group import Group
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.machine import Record, Step
@@ -198,7 +199,7 @@ class Groups(RuleBasedStateMachine):
 
     def join(self, client: Client) -> None:
         protocols = tuple(g.MemberProtocol(each, subscription(*client.topics)) for each in client.protocols)
-        origin = g.Client(client.name, "/h")
+        origin = Origin(client.name, "/h")
         ids = (GROUP, client.member_id, client.instance_id, origin, "consumer", protocols, SESSION_MS, REBALANCE_MS)
         self.send_waiting(g.JoinGroup(*ids), client)
 

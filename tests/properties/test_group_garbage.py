@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.client import Client
 from tests.unit.broker.core.coordinator.driver import Coordinator, subscription
 
 LIMITS = g.GroupLimits(
@@ -57,7 +58,7 @@ requests = st.one_of(
                 group,
                 world.member(member),
                 instance,
-                g.Client(kind, "/h"),
+                Client(kind, "/h"),
                 kind,
                 offered,
                 session,
@@ -135,7 +136,7 @@ class World:
         member_id = self.member(index)
         member_id = member_id if member_id in self.joined else ""
         offered = (g.MemberProtocol("range", subscription("t")),)
-        return g.JoinGroup("a", member_id, None, g.Client("x", "/h"), "consumer", offered, 5_000, 5_000, False)
+        return g.JoinGroup("a", member_id, None, Client("x", "/h"), "consumer", offered, 5_000, 5_000, False)
 
     def proper_sync(self, index: int) -> g.SyncGroup:
         who = ("a", index, None, None)

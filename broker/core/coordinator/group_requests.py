@@ -28,6 +28,7 @@ from uuid import UUID
 
 import msgspec
 
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer.requests import (
     ConsumerHeartbeat,
     ConsumerLimits,
@@ -160,13 +161,6 @@ class GroupLimits(msgspec.Struct, frozen=True):
     def group_max_bytes(self) -> int:
         """Return the largest permitted `Group.record_bytes`.  The rest of a batch has room for names of the group."""
         return self.batch_max_bytes - 4 * self.name_max_bytes
-
-
-class Client(NamedTuple):
-    """A client's own name, from the header of its request, and its address as text."""
-
-    client_id: str
-    host: str
 
 
 class MemberProtocol(NamedTuple):

@@ -6,7 +6,8 @@ from collections import deque
 
 from msgspec.structs import replace
 
-from broker.core.coordinator.group_requests import Client, LastJoin, MemberName, Rebalance, RebalanceReason
+from broker.core.coordinator.client import Client
+from broker.core.coordinator.group_requests import LastJoin, MemberName, Rebalance, RebalanceReason
 
 REBALANCES_KEPT_MAX = 20
 """Rebalances kept for each group.  Beyond this number, the oldest is dropped."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.core.coordinator.group_requests import Client, JoinGroup, MemberName, MemberProtocol
+from broker.core.coordinator.client import Client
+from broker.core.coordinator.group_requests import JoinGroup, MemberName, MemberProtocol
 from broker.core.coordinator.records import MemberValue
 
 _RECORD_FIELDS_BYTES = 24

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.group import Group
 from broker.core.coordinator.group_requests import (
-    Client,
     GroupState,
     JoinedMember,
     JoinGroupResponse,

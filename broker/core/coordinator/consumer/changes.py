@@ -11,6 +11,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer.assignors import ASSIGNORS_BY_NAME, Subscriber
 from broker.core.coordinator.consumer.group import ConsumerGroup, ConsumerMember, hash_of, member_keys
 from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions
@@ -32,7 +33,7 @@ from broker.core.coordinator.consumer.records import (
     write_target_member,
 )
 from broker.core.coordinator.consumer.requests import AWAY, SubscribedTopics, Topic
-from broker.core.coordinator.group_requests import Client, GroupLimits, GroupState, MemberName, RebalanceReason
+from broker.core.coordinator.group_requests import GroupLimits, GroupState, MemberName, RebalanceReason
 from broker.core.coordinator.group_step import GroupStep
 
 

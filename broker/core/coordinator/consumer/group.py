@@ -35,6 +35,7 @@ from hashlib import blake2b
 from typing import Final
 from uuid import UUID
 
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer.census import Census
 from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions, each
 from broker.core.coordinator.consumer.records import (
@@ -53,7 +54,7 @@ from broker.core.coordinator.consumer.records import (
     read_target_member,
 )
 from broker.core.coordinator.consumer.requests import SubscribedTopics, Topic
-from broker.core.coordinator.group_requests import Client, GroupState, MemberName
+from broker.core.coordinator.group_requests import GroupState, MemberName
 from broker.core.coordinator.history import History
 from broker.core.coordinator.records import NO_TIME
 from broker.core.coordinator.subscription import CONSUMER

@@ -16,6 +16,7 @@ import msgspec
 
 from broker.core.coordinator import rebalance
 from broker.core.coordinator import records as classic_records
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer import changes
 from broker.core.coordinator.consumer.classic import by_id, by_name
 from broker.core.coordinator.consumer.group import ConsumerGroup, ConsumerMember
@@ -38,7 +39,7 @@ from broker.core.coordinator.consumer.records import (
 )
 from broker.core.coordinator.consumer.requests import SubscribedTopics
 from broker.core.coordinator.group import Group
-from broker.core.coordinator.group_requests import Client, GroupLimits, RebalanceReason
+from broker.core.coordinator.group_requests import GroupLimits, RebalanceReason
 from broker.core.coordinator.group_step import GroupStep
 from broker.core.coordinator.members import Member
 from broker.core.coordinator.subscription import CONSUMER, read_assignment, read_subscription, write_assignment

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 import msgspec
 
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer.partitions import Partitions
 from quorumlog.wire.errors import KafkaCode
-
-if TYPE_CHECKING:
-    from broker.core.coordinator.group_requests import Client
 
 JOINING: Final = 0
 """The epoch with which a member joins, or joins again without partitions."""

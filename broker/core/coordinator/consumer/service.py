@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import Random
 
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer import changes, classic, heartbeat, migration
 from broker.core.coordinator.consumer.group import ConsumerGroup, ConsumerMember
 from broker.core.coordinator.consumer.heartbeat import Refusal
@@ -18,7 +19,6 @@ from broker.core.coordinator.consumer.requests import (
 )
 from broker.core.coordinator.group import Group
 from broker.core.coordinator.group_requests import (
-    Client,
     GroupState,
     Heartbeat,
     JoinGroup,

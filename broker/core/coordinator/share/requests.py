@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer.partitions import Partitions
 from broker.core.coordinator.consumer.requests import NamedPartitions
 from quorumlog.wire.errors import KafkaCode
-
-if TYPE_CHECKING:
-    from broker.core.coordinator.group_requests import Client
 
 JOINING: Final = 0
 LEAVING: Final = -1

@@ -12,8 +12,8 @@ import pytest
 from broker.coordinator.groups import GroupCoordinators, group_limits
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.partition import State
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.group_requests import (
-    Client,
     GroupLimits,
     GroupToFetch,
     JoinGroup,

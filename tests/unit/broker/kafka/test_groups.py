@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from broker.core.coordinator import group_requests as group
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer.requests import ConsumerHeartbeatResponse
 from broker.core.coordinator.placement import partition_of
 from broker.kafka.coordinated import side_by_side
@@ -26,7 +27,7 @@ from tests.unit.broker.kafka.wellness import until
 OFFSETS = "__consumer_offsets"
 PARTITIONS = 4
 NONE = KafkaCode.NONE
-CLIENT = group.Client("raw", "/127.0.0.1")
+CLIENT = Client("raw", "/127.0.0.1")
 
 Answer = Callable[[int, group.GroupRequest], Any]
 

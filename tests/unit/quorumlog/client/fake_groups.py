@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.fields import int16, int32, string
 from broker.core.coordinator.placement import partition_of
 from broker.kafka.api import Groups
@@ -109,7 +110,7 @@ def coordinator_of(groups: GroupsOfCluster, group: str) -> Coordinator:
 def begin_join(groups: GroupsOfCluster, group: str, topic: str = "orders") -> int:
     """Let another member send JoinGroup; return the number of its call."""
     protocols = (g.MemberProtocol("range", subscription(topic)),)
-    client = g.Client("app", "/10.0.0.7")
+    client = Client("app", "/10.0.0.7")
     request = g.JoinGroup(group, "", None, client, "consumer", protocols, 10_000, 30_000, needs_member_id=False)
     return coordinator_of(groups, group).send(request)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer.requests import NamedPartitions
-from broker.core.coordinator.group_requests import Client
 from broker.core.coordinator.share.requests import (
     LEAVING,
     ForgetShareStates,

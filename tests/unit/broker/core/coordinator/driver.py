@@ -9,6 +9,7 @@ from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer.requests import ConsumerLimits, Topic
 from broker.core.coordinator.fields import int16, int32, string
 from broker.core.coordinator.group_machine import NO_CONFIGS, GroupMachine
@@ -242,7 +243,7 @@ class Member:
                 self.group,
                 self.member_id,
                 self.instance_id,
-                g.Client(self.client_id, "/127.0.0.1"),
+                Client(self.client_id, "/127.0.0.1"),
                 self.protocol_type,
                 self.protocols,
                 self.session_timeout_ms,

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.client import Client
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.coordinator.consumer import driver as new
 from tests.unit.broker.core.coordinator.driver import (
@@ -34,8 +35,8 @@ def last(coordinator: Coordinator) -> g.Rebalance:
     return explained(coordinator).rebalances[-1]
 
 
-def client_of(member: Member) -> g.Client:
-    return g.Client(member.client_id, "/127.0.0.1")
+def client_of(member: Member) -> Client:
+    return Client(member.client_id, "/127.0.0.1")
 
 
 def names(*members: Member) -> tuple[g.MemberName, ...]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer.requests import ConsumerLimits
-from broker.core.coordinator.group_requests import Client
 from broker.core.coordinator.share.requests import (
     DescribeShareGroups,
     ShareGroupLimits,

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from broker.core.coordinator import group_requests as g
 from broker.core.coordinator import records as r
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.group import GENERATION_MAX
 from broker.core.coordinator.machine import Record
@@ -133,7 +134,7 @@ def test_many_heartbeats_do_not_fill_the_queue_of_deadlines(coordinator: Coordin
         member.heartbeat()
     assert len(coordinator.machine._heap) <= 4
     for _ in range(1_000):
-        client = g.Client("b", "/h")
+        client = Client("b", "/h")
         coordinator.ask(g.JoinGroup(GROUP, "", None, client, "consumer", member.protocols, 1_000, 1_000))
         left = tuple(g.LeavingMember(each) for each in list(coordinator.machine._groups[GROUP].pending))
         coordinator.ask(g.LeaveGroup(GROUP, left))

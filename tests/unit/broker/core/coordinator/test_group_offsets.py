@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from broker.core.coordinator import group_requests as g
 from broker.core.coordinator import records as r
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.machine import Record
 from broker.core.coordinator.offsets import Offsets
@@ -442,7 +443,7 @@ def test_an_empty_group_stays_while_a_member_is_about_to_join(member: Member) ->
     coordinator = member.coordinator
     member.leave()
     coordinator.machine.configure(replace(LIMITS, expiry_interval_ms=1), coordinator.now_ms)
-    client = g.Client("b", "/h")
+    client = Client("b", "/h")
     request = g.JoinGroup(GROUP, "", None, client, "consumer", member.protocols, SESSION_MS, 1_000)
     given = coordinator.ask(request).member_id
     coordinator.pass_time(1_000)

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.client import Client
 from tests.unit.broker.core.coordinator.driver import (
     DELAY_MS,
     GROUP,
@@ -64,7 +65,7 @@ def test_the_first_member_is_answered_at_once_without_an_initial_delay() -> None
 
 def test_a_member_without_an_id_gets_a_member_id_and_joins_again_with_it(coordinator: Coordinator) -> None:
     member = Member(coordinator, "a")
-    request = g.JoinGroup(GROUP, "", None, g.Client("a", "/h"), "consumer", member.protocols, SESSION_MS, REBALANCE_MS)
+    request = g.JoinGroup(GROUP, "", None, Client("a", "/h"), "consumer", member.protocols, SESSION_MS, REBALANCE_MS)
     answer = coordinator.ask(request)
     assert answer.error.name == "MEMBER_ID_REQUIRED"
     assert answer.member_id.startswith("a-")
@@ -85,7 +86,7 @@ def test_an_old_client_joins_without_a_member_id(coordinator: Coordinator) -> No
 
 def test_a_member_id_that_nobody_uses_expires_and_its_group_with_it(coordinator: Coordinator) -> None:
     member = Member(coordinator, "a")
-    request = g.JoinGroup(GROUP, "", None, g.Client("a", "/h"), "consumer", member.protocols, SESSION_MS, REBALANCE_MS)
+    request = g.JoinGroup(GROUP, "", None, Client("a", "/h"), "consumer", member.protocols, SESSION_MS, REBALANCE_MS)
     member.member_id = coordinator.ask(request).member_id
     coordinator.pass_time(SESSION_MS - 1)
     assert coordinator.state() == "Empty"
@@ -98,7 +99,7 @@ def test_a_member_id_that_nobody_uses_expires_and_its_group_with_it(coordinator:
 def test_a_rebalance_waits_for_a_member_id_that_was_just_given_out(two: tuple[Member, Member]) -> None:
     leader, follower = two
     coordinator = leader.coordinator
-    request = g.JoinGroup(GROUP, "", None, g.Client("c", "/h"), "consumer", leader.protocols, SESSION_MS, REBALANCE_MS)
+    request = g.JoinGroup(GROUP, "", None, Client("c", "/h"), "consumer", leader.protocols, SESSION_MS, REBALANCE_MS)
     given = coordinator.ask(request).member_id
     calls = [leader.send_join(), follower.send_join()]
     # The leader's JoinGroup begins a rebalance.  Nobody else is missing, but the new member is about to join.
@@ -220,7 +221,7 @@ def test_member_ids_that_nobody_used_yet_are_limited() -> None:
     coordinator = Coordinator(replace(LIMITS, members_max=2))
     errors = []
     for name in ("a", "b", "c"):
-        client = g.Client(name, "/h")
+        client = Client(name, "/h")
         protocols = (g.MemberProtocol("range", b""),)
         request = g.JoinGroup(GROUP, "", None, client, "consumer", protocols, SESSION_MS, REBALANCE_MS)
         errors.append(coordinator.ask(request).error.name)
@@ -532,7 +533,7 @@ def test_several_members_leave_with_one_rebalance(coordinator: Coordinator) -> N
 def test_an_unused_member_id_that_leaves_no_longer_delays_the_rebalance(two: tuple[Member, Member]) -> None:
     leader, follower = two
     coordinator = leader.coordinator
-    request = g.JoinGroup(GROUP, "", None, g.Client("c", "/h"), "consumer", leader.protocols, SESSION_MS, REBALANCE_MS)
+    request = g.JoinGroup(GROUP, "", None, Client("c", "/h"), "consumer", leader.protocols, SESSION_MS, REBALANCE_MS)
     given = coordinator.ask(request).member_id
     calls = [leader.send_join(), follower.send_join()]
     left = coordinator.ask(g.LeaveGroup(GROUP, (g.LeavingMember(given),)))
@@ -655,10 +656,10 @@ def test_the_history_names_the_cause_and_the_client_of_each_rebalance(two: tuple
         duration_ms=500,
         generation=2,
         cause=f"member {follower.member_id!r} joined with another subscription: \"topic 'other' appeared\"",
-        client=g.Client("b", "/127.0.0.1"),
+        client=Client("b", "/127.0.0.1"),
         members=2,
         reason=g.RebalanceReason.SUBSCRIPTION_CHANGED,
-        member=g.MemberName(follower.member_id, None, g.Client("b", "/127.0.0.1")),
+        member=g.MemberName(follower.member_id, None, Client("b", "/127.0.0.1")),
     )
     assert second.started_ms == coordinator.wall_ms - 500
 

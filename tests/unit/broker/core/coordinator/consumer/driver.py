@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer.group import ConsumerGroup
 from broker.core.coordinator.consumer.partitions import Partitions, each
 from broker.core.coordinator.consumer.requests import (
@@ -91,7 +92,7 @@ class ConsumerClient:
                 "group": self.group,
                 "member_id": self.member_id,
                 "epoch": self.epoch,
-                "client": g.Client(self.member_id, "/h"),
+                "client": Client(self.member_id, "/h"),
                 "instance_id": self.instance_id,
                 **fields,
             }

@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer.records import Kind, read_key
 from broker.core.coordinator.consumer.requests import ConsumerHeartbeat
 from broker.core.coordinator.group_machine import GroupMachine
@@ -293,7 +293,7 @@ def test_a_join_costs_the_same_in_a_large_group_as_in_a_small_one() -> None:
             GROUP,
             f"member-{index:04}",
             0,
-            g.Client("c", "/h"),
+            Client("c", "/h"),
             rebalance_timeout_ms=1_000,
             topics=("sales",),
             owned={},

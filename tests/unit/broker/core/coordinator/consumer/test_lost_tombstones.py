@@ -11,8 +11,9 @@ from itertools import permutations
 
 import pytest
 
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer.records import ConsumerKey, Kind, read_key
-from broker.core.coordinator.group_requests import Client, ListGroups
+from broker.core.coordinator.group_requests import ListGroups
 from broker.core.coordinator.share.requests import ShareHeartbeat
 from tests.unit.broker.core.coordinator.consumer.driver import (
     SESSION_MS,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer.group import ConsumerGroup
 from broker.core.coordinator.fields import int16, int32, string
 from broker.core.coordinator.group import Group
@@ -65,7 +66,7 @@ class ClassicClient:
             GROUP,
             self.member_id,
             self.instance_id,
-            g.Client(self.client_id, "/h"),
+            Client(self.client_id, "/h"),
             "consumer",
             tuple(g.MemberProtocol(name, metadata) for name in self.protocols),
             10_000,
@@ -327,7 +328,7 @@ def test_a_group_with_members_stays_classic_if_the_policy_forbids_upgrades() -> 
 def test_a_group_whose_protocol_type_is_not_consumer_stays_classic() -> None:
     home = coordinator(sales=4)
     calls = home.send(
-        g.JoinGroup(GROUP, "", "i", g.Client("c", "/h"), "connect", (g.MemberProtocol("p", b""),), 10_000, REBALANCE_MS)
+        g.JoinGroup(GROUP, "", "i", Client("c", "/h"), "connect", (g.MemberProtocol("p", b""),), 10_000, REBALANCE_MS)
     )
     home.pass_time(DELAY_MS * 2)
     assert home.answers[calls].error.name == "NONE"
@@ -425,7 +426,7 @@ def test_a_join_whose_metadata_is_not_a_subscription_is_refused() -> None:
     home = coordinator(sales=4)
     joined(home, ConsumerClient(home, "new"))
     protocols = (g.MemberProtocol("range", b"\xff"),)
-    join = g.JoinGroup(GROUP, "", None, g.Client("c", "/h"), "consumer", protocols, 10_000, REBALANCE_MS)
+    join = g.JoinGroup(GROUP, "", None, Client("c", "/h"), "consumer", protocols, 10_000, REBALANCE_MS)
     assert home.ask(join).error.name == "INCONSISTENT_GROUP_PROTOCOL"
 
 
@@ -433,7 +434,7 @@ def test_a_join_whose_metadata_is_too_large_for_a_step_is_refused() -> None:
     home = coordinator(sales=4)
     joined(home, ConsumerClient(home, "new"))
     protocols = (g.MemberProtocol("range", subscription("sales") + bytes(130_000)),)
-    join = g.JoinGroup(GROUP, "", None, g.Client("c", "/h"), "consumer", protocols, 10_000, REBALANCE_MS)
+    join = g.JoinGroup(GROUP, "", None, Client("c", "/h"), "consumer", protocols, 10_000, REBALANCE_MS)
     assert home.ask(join).error.name == "GROUP_MAX_SIZE_REACHED"
 
 
@@ -442,7 +443,7 @@ def test_a_classic_consumer_with_the_first_version_of_subscriptions_can_join() -
     new = ConsumerClient(home, "new")
     joined(home, new)
     protocols = (g.MemberProtocol("range", subscription("sales")),)
-    join = g.JoinGroup(GROUP, "", None, g.Client("c", "/h"), "consumer", protocols, 10_000, REBALANCE_MS)
+    join = g.JoinGroup(GROUP, "", None, Client("c", "/h"), "consumer", protocols, 10_000, REBALANCE_MS)
     assert home.ask(join).error.name == "NONE"
 
 

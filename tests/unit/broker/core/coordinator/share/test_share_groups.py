@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
+from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer.requests import ConsumerHeartbeat, NamedPartitions, Topic
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.group_requests import (
-    Client,
     DeleteGroups,
     GroupLimits,
     GroupRequest,
