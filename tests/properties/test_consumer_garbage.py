@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from broker.core.coordinator.client import Client
 from broker.core.coordinator.consumer import records as r
 from broker.core.coordinator.consumer.partitions import Partitions
-from broker.core.coordinator.consumer.records import READERS, Kind
+from broker.core.coordinator.consumer.records import Kind
 from broker.core.coordinator.consumer.requests import ConsumerHeartbeat, ConsumerHeartbeatResponse
 from broker.core.coordinator.fields import BadRecord
 from tests.properties import test_group_garbage as classic
-from tests.unit.broker.core.coordinator.consumer.test_consumer_records import KEYS, VALUES
+from tests.unit.broker.core.coordinator.consumer.test_consumer_records import KEYS, READERS, VALUES
 from tests.unit.broker.core.coordinator.driver import Cluster, Coordinator, topic_id
 
 UNKNOWN = UUID(int=5)

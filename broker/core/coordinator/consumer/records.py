@@ -10,7 +10,6 @@ All values have version 0, which is flexible.  Tagged fields of later releases a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 from uuid import UUID
@@ -316,14 +315,3 @@ def write_regex(value: RegexValue) -> bytes:
     """Return the bytes of the topics that a regular expression matches.  Raises: BadRecord: a name is too long."""
     topics = [uvarint(len(value.topics) + 1), *map(compact_string, value.topics)]
     return int16(_VERSION) + b"".join(topics) + int64(value.version) + int64(value.timestamp_ms) + tagged({})
-
-
-READERS: Final[dict[Kind, Callable[[bytes], object]]] = {
-    Kind.GROUP: read_group,
-    Kind.MEMBER: read_member,
-    Kind.TARGET: read_target,
-    Kind.TARGET_MEMBER: read_target_member,
-    Kind.CURRENT: read_current,
-    Kind.REGEX: read_regex,
-}
-"""The reader of each kind of value."""
