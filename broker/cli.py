@@ -33,7 +33,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one command and return the exit status."""
-    parsed = make_parser().parse_args(arguments)
+    parsed = server_cli.parse(BROKER, make_parser(), arguments)
+    if isinstance(parsed, int):
+        return parsed
     if parsed.command == "config":
         return server_cli.print_config(BROKER, parsed, environ)
     config = server_cli.prepare(BROKER, parsed, environ)

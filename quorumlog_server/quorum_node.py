@@ -33,12 +33,11 @@ def main() -> None:
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     parser, commands = server_cli.make_parser(QUORUM_NODE, "A node of the metadata quorum: a voter or an observer.")
-    commands.add_parser("new-id", help="print a new cluster id", allow_abbrev=False)
+    commands.add_parser("new-id", help="print a new cluster id")
     command = commands.add_parser(
         "format",
         help="prepare an empty data directory for a node of a given cluster",
         description="Prepare an empty data directory as a separate step. `run` also does this automatically.",
-        allow_abbrev=False,
     )
     command.add_argument("--data-dir", required=True, metavar="DIR")
     command.add_argument("--node-id", required=True, metavar="N")
@@ -47,7 +46,6 @@ def make_parser() -> argparse.ArgumentParser:
         "recover",
         help="rebuild the quorum from one surviving disk after its majority is lost permanently",
         description="Rebuild the quorum from the best of the surviving data directories, offline: docs/recovery.md.",
-        allow_abbrev=False,
     )
     command.add_argument("--data-dir", required=True, action="append", metavar="DIR")
     command.add_argument("--address", metavar="HOST:PORT", help="control address of the surviving node")
@@ -57,7 +55,6 @@ def make_parser() -> argparse.ArgumentParser:
         help="set a stopped node's quorum directory aside, so that it starts with an empty one",
         description="Rename the quorum directory of a stopped node, so that the node starts with an empty one. "
         "Nothing is deleted, and the partitions of a broker stay: docs/recovery.md.",
-        allow_abbrev=False,
     )
     command.add_argument("--data-dir", required=True, metavar="DIR")
     return parser
@@ -65,7 +62,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one command and return the exit status."""
-    parsed = make_parser().parse_args(arguments)
+    parsed = server_cli.parse(QUORUM_NODE, make_parser(), arguments)
+    if isinstance(parsed, int):
+        return parsed
     match parsed.command:
         case "config":
             return server_cli.print_config(QUORUM_NODE, parsed, environ)

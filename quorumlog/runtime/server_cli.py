@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import quorumlog
 from quorumlog.errors import ConfigError, QuorumlogError
@@ -17,7 +18,7 @@ from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import NodeConfig
 from quorumlog.runtime.logging import configure
 from quorumlog.runtime.run import report
-from quorumlog.runtime.settings import render_toml
+from quorumlog.runtime.settings import NEAR_MIN, render_toml
 
 if TYPE_CHECKING:
     from quorumlog.runtime.http import Check
@@ -26,18 +27,125 @@ if TYPE_CHECKING:
 Checks = Mapping[str, "Callable[[], Check]"]
 
 
-def make_parser(
-    program: str, description: str
-) -> tuple[argparse.ArgumentParser, argparse._SubParsersAction[argparse.ArgumentParser]]:
+class Parser(argparse.ArgumentParser):
+    """Refuses arguments as invalid settings are refused: all problems together, each with the nearest valid choice."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "allow_abbrev": False, "exit_on_error": False})
+
+    def parse_known_args(  # type: ignore[override]  # the base class has overloads for other types of namespace
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Parse all arguments; no unknown ones are returned.
+
+        Raises:
+            ConfigError: with all problems.  A wrong command or value is the only one: the rest has no clear meaning.
+        """
+        required = [action for action in self._actions if action.required]
+        for action in required:  # argparse would raise an error about them before it reports unknown arguments
+            action.required = False
+        try:
+            parsed, extra = super().parse_known_args(args, namespace)
+        except argparse.ArgumentError as error:
+            raise self._misuse(self._wrong_value(error)) from None
+        finally:
+            for action in required:
+                action.required = True
+        missing = [action for action in required if getattr(parsed, action.dest) is None]
+        if problems := [*self._unknown(extra), *(f"{_name(action)} is missing" for action in missing)]:
+            raise self._misuse(*problems)
+        return parsed, []
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the arguments.
+
+        Raises:
+            ConfigError: with this problem.
+        """
+        raise self._misuse(message)
+
+    def _misuse(self, *problems: str) -> ConfigError:
+        commands = self._commands()
+        content = f"lists the commands: {', '.join(commands)}" if commands else "lists the flags"
+        return ConfigError(*problems, next_step=f"`{self.prog} --help` {content}")
+
+    def _commands(self) -> Mapping[str, argparse.ArgumentParser]:
+        tables = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return tables[0] if tables else {}
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise self._misuse(f"unknown command {value!r}{_did_you_mean(value, action.choices)}")
+
+    def _wrong_value(self, error: argparse.ArgumentError) -> str:
+        for action in self._actions:
+            if _name(action) == error.argument_name:
+                return f"{error.argument_name} {'takes no value' if action.nargs == 0 else 'needs a value'}"
+        return str(error)
+
+    def _unknown(self, extra: Sequence[str]) -> list[str]:
+        """Return a problem for each argument, except for the value of an unknown flag."""
+        problems = []
+        value_follows = False
+        for text in extra:
+            flag, equals, _ = text.partition("=")
+            if text.startswith("-") and text != "--":
+                problems.append(f"unknown flag {flag}{self._instead(flag)}")
+            elif not value_follows:
+                problems.append(f"unexpected argument {text!r}")
+            value_follows = flag.startswith("-") and flag != "--" and not equals
+        return problems
+
+    def _instead(self, flag: str) -> str:
+        for name, command in self._commands().items():
+            if flag in command._option_string_actions:
+                return f"; it follows the command: {self.prog} {name} {flag}"
+        name = flag.lstrip("-")  # the dashes would make every flag similar to every other
+        if near := _did_you_mean(name, [known.lstrip("-") for known in self._option_string_actions], "--"):
+            return near
+        if "--set" not in self._option_string_actions:
+            return ""
+        program = self.prog.split()[0]
+        keys = [key.name for key in configuration.KEYS if program in key.roles]
+        return _did_you_mean(name.replace("-", "."), keys, "--set ")
+
+
+def _name(action: argparse.Action) -> str:
+    """Return the name of an argument in argparse's errors."""
+    return "/".join(action.option_strings) or str(action.metavar)
+
+
+def _did_you_mean(text: str, known: Iterable[str], prefix: str = "") -> str:
+    near = difflib.get_close_matches(text, sorted(known), 1, NEAR_MIN)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
+
+
+def parse(program: str, parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace | int:
+    """Parse a command line; report wrong arguments and return an exit status if that fails."""
+    try:
+        return parser.parse_args(arguments)
+    except ConfigError as error:
+        return _refuse(program, error, is_json=_wants_json(arguments))
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Return whether JSON was requested, although the arguments could not be parsed."""
+    return any(
+        text == "--log-format=json" or (text, value) == ("--log-format", "json")
+        for text, value in zip(arguments, [*arguments[1:], ""], strict=False)  # no arguments: no pairs
+    )
+
+
+def make_parser(program: str, description: str) -> tuple[Parser, argparse._SubParsersAction[Parser]]:
     """Return a parser with `run` and `config`, which accept every flag of this program."""
-    parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
+    parser = Parser(prog=program, description=description)
     parser.add_argument("--version", action="version", version=f"{program}, version {quorumlog.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in (
         ("run", "serve until asked to stop"),
         ("config", "print each setting and its source, as a config file"),
     ):
-        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        command = commands.add_parser(name, help=text, description=text)
         configuration.add_arguments(command, program)
     return parser, commands
 
@@ -69,15 +177,19 @@ def report_problems(program: str, error: ConfigError) -> int:
     return error.exit_status
 
 
+def _refuse(program: str, error: ConfigError, is_json: bool) -> int:
+    if not is_json:
+        return report_problems(program, error)
+    report(program, error, "json")
+    return error.exit_status
+
+
 def prepare(program: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -> NodeConfig | int:
     """Load the configuration and set up logging; return an exit status if that fails."""
     try:
         config = configuration.load(program, arguments, environ)
     except ConfigError as error:
-        if "json" in (arguments.__dict__.get("logging.format") or ()):
-            report(program, error, "json")
-            return error.exit_status
-        return report_problems(program, error)
+        return _refuse(program, error, is_json="json" in (arguments.__dict__.get("logging.format") or ()))
     configure(config.log_format, config.log_level, wall_ms=Sources.real().wall_ms, node_id=config.node_id)
     return config
 

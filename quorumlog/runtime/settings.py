@@ -25,7 +25,8 @@ _SERVICE_LINK = re.compile(r"QUORUMLOG_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_[0
 """Variables that Kubernetes sets in every container for a service named quorumlog…; not ours."""
 
 FILE_MAX_BYTES = 1 << 20
-_NEAR_MIN = 0.6
+NEAR_MIN = 0.6
+"""Similarity from which a valid name is suggested instead of an unknown one."""
 
 _OF_KAFKA = {
     "advertised.listeners": "kafka.advertise",
@@ -231,7 +232,7 @@ class Settings:
         known = {*(key.name for key in self._keys.values() if self._role in key.roles), *self._record_keys}
         if (named := _OF_KAFKA.get(name) or topic_config(name)) in known:
             return named
-        near = difflib.get_close_matches(name, sorted(known), 1, _NEAR_MIN)
+        near = difflib.get_close_matches(name, sorted(known), 1, NEAR_MIN)
         return near[0] if near else None
 
     def _set_typed(self, key: Key, value: Any, source: str) -> None:

@@ -8,6 +8,7 @@ FILE_DISK = "quorumlog/runtime/file_disk.py"
 SQLITE_FACTS = "quorumlog/runtime/sqlite_facts.py"
 SYNCS = "quorumlog/runtime/syncs.py"
 LOGGING = "quorumlog/runtime/logging.py"
+SERVER_CLI = "quorumlog/runtime/server_cli.py"
 UNIT = "tests/unit/quorumlog/runtime"
 
 MUTANTS = (
@@ -157,5 +158,26 @@ MUTANTS = (
         "with contextlib.suppress(OSError, ValueError):",
         "with contextlib.suppress(ValueError):",
         (f"{UNIT}/test_logging.py::test_a_log_line_that_cannot_be_written_raises_no_error",),
+    ),
+    Mutant(
+        "a missing flag hides an unknown one that was meant to be it",
+        SERVER_CLI,
+        "            action.required = False\n",
+        "            pass\n",
+        (f"{UNIT}/test_server_cli.py::test_an_unknown_flag_is_reported_together_with_the_missing_ones",),
+    ),
+    Mutant(
+        "the value of an unknown flag is reported as a second problem",
+        SERVER_CLI,
+        'value_follows = flag.startswith("-")',
+        'value_follows = flag == "-"',
+        (f"{UNIT}/test_server_cli.py::test_wrong_arguments_are_named_with_the_nearest_valid_ones",),
+    ),
+    Mutant(
+        "wrong arguments are reported as text although JSON was requested",
+        SERVER_CLI,
+        'text == "--log-format=json"',
+        'text == "--log-format=JSON"',
+        (f"{UNIT}/test_server_cli.py::test_wrong_arguments_are_reported_as_json_if_the_log_is_json",),
     ),
 )
