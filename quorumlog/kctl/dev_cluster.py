@@ -18,7 +18,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -233,10 +233,9 @@ async def start(cluster: DevCluster, timeout_s: float, say: Say) -> None:
     """
     started: list[Node] = []
     try:
-        for node in cluster.nodes:
-            if node.is_running:
-                continue
-            _refuse_used_ports(node)
+        stopped = [node for node in cluster.nodes if not node.is_running]
+        _refuse_used_ports(stopped)
+        for node in stopped:
             Path(node.data_dir).parent.mkdir(parents=True, exist_ok=True)
             process = processes.spawn(node.command, Path(node.log), environment())
             node.pid, node.mark = process.pid, processes.start_mark(process.pid) or ""
@@ -255,21 +254,31 @@ async def start(cluster: DevCluster, timeout_s: float, say: Say) -> None:
         raise
 
 
-def _refuse_used_ports(node: Node) -> None:
-    """Raise QuorumlogError if another program has a port of the node.
+def _refuse_used_ports(nodes: Sequence[Node]) -> None:
+    """Raise QuorumlogError if other programs have ports of the nodes.
 
-    That program may be a node of another cluster, and its /readyz would be treated as the answer of this node.
+    Such a program may be a node of another cluster, and its /readyz would be treated as the answer of this node.
     """
-    for address in filter(None, (node.control, node.http, node.listen)):
-        where = parse_address(address)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((where.host, where.port))
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    text = f"{node.name} cannot start: another program uses its address {address}"
-                    raise QuorumlogError(text, "stop that program, or create the cluster anew") from error
+    used: list[str] = []
+    for node in nodes:
+        taken = [address for address in (node.control, node.http, node.listen) if address and _is_used(address)]
+        if len(taken) == 1:
+            used.append(f"{node.name} cannot start: another program uses its address {taken[0]}")
+        elif taken:
+            used.append(f"{node.name} cannot start: other programs use its addresses {', '.join(taken)}")
+    if used:
+        raise QuorumlogError("; ".join(used), "stop those programs, or create the cluster anew")
+
+
+def _is_used(address: str) -> bool:
+    where = parse_address(address)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((where.host, where.port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 async def _all_ready(cluster: DevCluster, timeout_s: float, say: Say) -> None:

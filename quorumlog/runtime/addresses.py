@@ -92,11 +92,35 @@ def cannot_listen(where: object, error: OSError | str) -> str:
     return f"cannot listen on {where}: {why}"
 
 
+def listen_problem(address: Address, where: object, *, ipv6_only: bool) -> str | None:
+    """Return the reason why a server could not listen on `address` now, as `cannot_listen`; None if it could.
+
+    where: the address as the message shows it.  ipv6_only: whether the server listens on `::` without IPv4.
+    This resolves the host's name, which blocks.
+    """
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        return cannot_listen(where, error)
+    family, kind, protocol, _, target = found[0]
+    try:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, ipv6_only)
+            probe.bind(target)  # fails if the port is in use; without listen(), it rejects no clients
+    except OSError as error:
+        return cannot_listen(where, error)
+    return None
+
+
 def listen_refused(*problems: str, instead: str = "another address") -> ConfigError:
     """Return the error of a server that cannot listen.
 
-    problems: texts from `cannot_listen`.  instead: the alternative that the next step suggests.
+    problems: texts from `cannot_listen`.  instead: the alternative that the next step suggests for a single problem.
     """
+    if len(problems) > 1:
+        return ConfigError(*problems, next_step="stop the processes that listen there, or give other addresses")
     return ConfigError(*problems, next_step=f"stop the process that listens there, or give {instead}")
 
 

@@ -7,14 +7,13 @@ The settings were measured.  gRPC's defaults let a second server bind a port in 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc
 import grpc.aio
 
-from quorumlog.runtime.addresses import Address, cannot_listen, listen_refused
+from quorumlog.runtime.addresses import Address, cannot_listen, listen_problem, listen_refused
 from quorumlog.runtime.descriptors import descriptor_limit
 from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
 
@@ -104,7 +103,9 @@ def bind(server: grpc.aio.Server, address: Address, credentials: grpc.ServerCred
         ConfigError: the address cannot be bound, for example because it is in use.  The message gives the system's
             reason.
     """
-    _probe(address)  # first, since gRPC prints lines of its own on failure
+    # First, since gRPC prints lines of its own on failure, and does not report the system's reason.
+    if (problem := listen_problem(address, address, ipv6_only=False)) is not None:
+        raise listen_refused(problem)
     try:
         if credentials is None:
             port = server.add_insecure_port(str(address))
@@ -154,19 +155,3 @@ async def connect(channel: grpc.aio.Channel, timeout_s: float) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _probe(address: Address) -> None:
-    """Check that the address can be bound.
-
-    Raises: ConfigError: it cannot.  The message gives the system's reason, which gRPC does not report.
-    """
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)  # fails if the port is in use; without listen(), it rejects no clients
-    except OSError as error:
-        raise listen_refused(cannot_listen(address, error)) from error

@@ -47,6 +47,9 @@ class Response:
     headers: tuple[tuple[str, str], ...] = ()
 
 
+INSTEAD = "another --http HOST:PORT, or off"
+"""The alternative to an address that cannot be bound."""
+
 Route = Callable[[Mapping[str, list[str]]], Response]
 """Called with the query's parameters on the loop; only reads state."""
 
@@ -78,7 +81,7 @@ class HttpServer:
             self._server = await asyncio.start_server(self._accept, self._listen.host, self._listen.port)
         except OSError as error:
             problem = cannot_listen(f"{self._listen} (http.listen)", error)
-            raise listen_refused(problem, instead="another --http HOST:PORT, or off") from error
+            raise listen_refused(problem, instead=INSTEAD) from error
         if sockets := self._server.sockets:
             self.address = Address(self._listen.host, sockets[0].getsockname()[1])
 

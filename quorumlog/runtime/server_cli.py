@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import difflib
 import os
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import quorumlog
 from quorumlog.errors import ConfigError, QuorumlogError
 from quorumlog.runtime import config as configuration
+from quorumlog.runtime.addresses import NamedAddress, listen_problem, listen_refused
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import NodeConfig
 from quorumlog.runtime.logging import configure
@@ -208,17 +210,38 @@ async def observed(config: NodeConfig, checks: Checks, metrics: Metrics) -> Asyn
     answer during the recovery of a long log and during the shutdown.
 
     Raises:
-        ConfigError: the address cannot be bound, for example because it is in use.
+        ConfigError: naming every address of the server, not only of this endpoint, that cannot be bound, for example
+            because it is in use.
     """
     from quorumlog.runtime.http import HttpServer, health_routes
     from quorumlog.runtime.metrics import add_process_metrics
 
+    loop = asyncio.get_running_loop()
+    if (refused := await loop.run_in_executor(None, _refused_addresses, config)) is not None:
+        raise refused
     if config.http_listen is None:
         yield "off"
         return
     add_process_metrics(metrics)
     async with HttpServer(config.http_listen, health_routes(checks, metrics.render)) as server:
         yield str(server.address)
+
+
+def _refused_addresses(config: NodeConfig) -> ConfigError | None:
+    """Return the error of a server that could not listen on all of its addresses now; None if it could."""
+    from quorumlog.runtime.http import INSTEAD
+
+    # gRPC listens on IPv4 as well, asyncio does not.
+    problems = [listen_problem(config.control_listen, config.control_listen, ipv6_only=False)]
+    for listener in config.kafka_listeners:
+        where = NamedAddress(listener.name, listener.listen)
+        problems.append(listen_problem(listener.listen, where, ipv6_only=True))
+    instead = "another address"
+    if (http := config.http_listen) is not None:
+        problems.append(listen_problem(http, f"{http} (http.listen)", ipv6_only=True))
+        instead = INSTEAD if problems[-1] is not None else instead
+    found = [problem for problem in problems if problem is not None]
+    return listen_refused(*found, instead=instead) if found else None
 
 
 def leave(status: int) -> NoReturn:

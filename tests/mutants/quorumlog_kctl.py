@@ -62,4 +62,14 @@ MUTANTS = (
             "::test_tail_waits_for_a_node_that_restarts_if_the_others_have_deleted_its_next_record",
         ),
     ),
+    Mutant(
+        "only the ports of the first node are checked before nodes are started",
+        "quorumlog/kctl/dev_cluster.py",
+        "_refuse_used_ports(stopped)",
+        "_refuse_used_ports(stopped[:1])",
+        (
+            "tests/unit/quorumlog/kctl/test_dev_cluster.py"
+            "::test_all_ports_that_other_programs_use_are_named_before_any_node_is_started",
+        ),
+    ),
 )

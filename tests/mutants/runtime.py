@@ -180,4 +180,11 @@ MUTANTS = (
         'text == "--log-format=JSON"',
         (f"{UNIT}/test_server_cli.py::test_wrong_arguments_are_reported_as_json_if_the_log_is_json",),
     ),
+    Mutant(
+        "addresses of Kafka listeners are not checked together with the others",
+        SERVER_CLI,
+        "for listener in config.kafka_listeners:",
+        "for listener in config.kafka_listeners[:0]:",
+        (f"{UNIT}/test_server_cli.py::test_all_addresses_in_use_are_reported_in_one_error",),
+    ),
 )

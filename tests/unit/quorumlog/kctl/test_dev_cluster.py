@@ -73,6 +73,25 @@ async def test_a_node_is_not_started_if_another_program_uses_one_of_its_ports(tm
             assert broken.pid == 0
 
 
+async def test_all_ports_that_other_programs_use_are_named_before_any_node_is_started(tmp_path: Path) -> None:
+    cluster = dev_cluster.plan(tmp_path, 1, 1, 22_000, made_dir=False)
+    voter, broker = (replace(node) for node in cluster.nodes)
+    with socket.socket() as one, socket.socket() as two, socket.socket() as three:
+        taken = []
+        for each in (one, two, three):
+            each.bind((dev_cluster.HOST, 0))
+            each.listen()
+            taken.append(f"{dev_cluster.HOST}:{each.getsockname()[1]}")
+        broker.control, broker.http, voter.http = taken
+        with pytest.raises(QuorumlogError) as refused:
+            await dev_cluster.start(replace(cluster, nodes=[voter, broker]), 1, lambda _line: None)
+    assert refused.value.message == (
+        f"voter-1 cannot start: another program uses its address {taken[2]}; "
+        f"broker-11 cannot start: other programs use its addresses {taken[0]}, {taken[1]}"
+    )
+    assert (voter.pid, broker.pid) == (0, 0)
+
+
 def test_a_plan_without_enough_free_ports_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no free port"):
         dev_cluster.plan(tmp_path, 9, 64, 65_500, made_dir=False)

@@ -117,6 +117,8 @@ def test_a_failed_bind_reports_its_reason_once() -> None:
     unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     assert cannot_listen("h:1", unknown) == "cannot listen on h:1: unknown host: Name or service not known"
     assert cannot_listen("h:1", OSError("no address at all")) == "cannot listen on h:1: no address at all"
+    refused = listen_refused("a", instead="another one, or off")
+    assert refused.next_step == "stop the process that listens there, or give another one, or off"
     refused = listen_refused("a", "b", instead="another one, or off")
     assert refused.problems == ("a", "b")
-    assert refused.next_step == "stop the process that listens there, or give another one, or off"
+    assert refused.next_step == "stop the processes that listen there, or give other addresses"

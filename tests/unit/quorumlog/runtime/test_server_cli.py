@@ -1,12 +1,20 @@
-"""Wrong arguments of `broker` and `quorum-node`."""
+"""Wrong arguments and addresses of `broker` and `quorum-node`."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+from collections.abc import Iterator
 
 import pytest
 
+from broker.cli import make_parser
 from broker.cli import run as broker
+from quorumlog.errors import ConfigError
+from quorumlog.runtime import config as configuration
+from quorumlog.runtime import server_cli
+from quorumlog.runtime.metrics import Metrics
 from quorumlog_server.quorum_node import run as quorum_node
 
 
@@ -65,3 +73,35 @@ def test_wrong_arguments_are_reported_as_json_if_the_log_is_json(
         "next": "`broker run --help` lists the flags",
         "retriable": False,
     }
+
+
+@contextlib.contextmanager
+def taken_address() -> Iterator[str]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+async def test_all_addresses_in_use_are_reported_in_one_error() -> None:
+    with taken_address() as control, taken_address() as inside, taken_address() as outside, taken_address() as http:
+        line = ["run", "--standalone", "--data-dir", "d", "--control-listen", control, "--http", http]
+        line += ["--listen", f"INSIDE={inside},OUTSIDE={outside}", "--inter-broker", "INSIDE"]
+        config = configuration.load("broker", make_parser().parse_args(line), {})
+        with pytest.raises(ConfigError) as refused:
+            async with server_cli.observed(config, {}, Metrics()):
+                pass
+    places = (control, f"INSIDE={inside}", f"OUTSIDE={outside}", f"{http} (http.listen)")
+    assert refused.value.problems == tuple(f"cannot listen on {place}: Address already in use" for place in places)
+    assert refused.value.next_step == "stop the processes that listen there, or give other addresses"
+
+
+async def test_a_single_address_in_use_is_reported_with_its_own_alternative() -> None:
+    with taken_address() as taken:
+        line = ["run", "--standalone", "--data-dir", "d", "--control-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"]
+        config = configuration.load("broker", make_parser().parse_args([*line, "--http", taken]), {})
+        with pytest.raises(ConfigError) as refused:
+            async with server_cli.observed(config, {}, Metrics()):
+                pass
+    assert refused.value.problems == (f"cannot listen on {taken} (http.listen): Address already in use",)
+    assert refused.value.next_step.endswith("or give another --http HOST:PORT, or off")
