@@ -8,6 +8,9 @@ the deadline.  So a request may be sent more than once, and the caller must make
 A coordinator that hangs keeps its connections open.  So when an answer is late, other brokers are asked at intervals
 whether another broker is the coordinator now.  If so, the call goes there.
 
+FindCoordinator creates the topic that holds the state if it does not exist.  A call that only reads must not change the
+cluster, so it first asks whether the topic exists.
+
 Each request has the newest version that both the broker (according to ApiVersions) and the caller know.
 """
 
@@ -16,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
 from quorumlog.client.cluster import HURRY_S, PAUSE_MIN_S, Cluster
@@ -38,6 +41,9 @@ COORDINATORS_MAX: Final = 100_000
 
 _API_VERSIONS_VERSION: Final = 3
 _FIND_COORDINATOR_VERSION: Final = 4
+_METADATA_VERSION: Final = 12
+_TOPIC_LOOKS: Final = 2
+"""Number of brokers that must not know a topic before it counts as missing: the metadata of one may be behind."""
 
 T = TypeVar("T")
 
@@ -51,6 +57,11 @@ class Kind(IntEnum):
     @property
     def noun(self) -> str:
         return self.name.lower().replace("_", " ")
+
+    @property
+    def topic(self) -> str:
+        """Return the name of the topic that holds the state."""
+        return "__consumer_offsets" if self is Kind.GROUP else "__transaction_state"
 
 
 class Coordinator(NamedTuple):
@@ -82,6 +93,7 @@ class CoordinatorCalls:
         self._newest = newest
         self._coordinators: dict[str, Coordinator] = {}
         self._versions: WeakKeyDictionary[KafkaConnection, dict[int, tuple[int, int]]] = WeakKeyDictionary()
+        self._has_topic = False
 
     def name_of(self, key: str) -> str:
         """Return a group or transactional id for messages."""
@@ -134,28 +146,57 @@ class CoordinatorCalls:
         self.remember(key, coordinator)
         return coordinator
 
+    async def _topic_exists(self, left: Callable[[], float]) -> bool:
+        """Return whether the topic that holds the state exists, without creating it."""
+        values = {"topics": [{"topic_id": None, "name": self.kind.topic}], "allow_auto_topic_creation": False}
+        for look in range(_TOPIC_LOOKS):
+            if self._has_topic:
+                break
+            if look > 0:
+                await self._cluster.brokers(left())  # otherwise no other broker may be known
+                self._cluster.ask_another_broker()
+            reply = await self._cluster.ask_any_broker(Api.METADATA, _METADATA_VERSION, values, left())
+            if not reply.brokers:
+                self._cluster.ask_another_broker()
+                text = f"the broker that was asked for topic {self.kind.topic} is starting"
+                raise ClusterError(ApiError.BROKER_UNAVAILABLE, text, retriable=True)
+            self._has_topic = all(each.error_code != KafkaCode.UNKNOWN_TOPIC_OR_PARTITION for each in reply.topics)
+        return self._has_topic
+
     # -- asking
 
     async def call(
-        self, key: str, timeout_s: float, attempt: Callable[[KafkaConnection, float], Coroutine[Any, Any, T]]
+        self,
+        key: str,
+        timeout_s: float,
+        attempt: Callable[[KafkaConnection, float], Coroutine[Any, Any, T]],
+        without_topic: Callable[[], T] | None = None,
     ) -> T:
         """Return the result of `attempt(connection, seconds left)` at the coordinator, with retries.
+
+        without_topic: gives the result if the topic that holds the state does not exist.  None: the broker that looks
+            the coordinator up creates the topic.
 
         Raises:
             ClusterError: an error of `attempt` that is not retriable; TIMED_OUT, with the last refusal in its message.
         """
-        return await self.call_coordinator(key, timeout_s, lambda _, connection, left_s: attempt(connection, left_s))
+        return await self.call_coordinator(
+            key, timeout_s, lambda _, connection, left_s: attempt(connection, left_s), without_topic
+        )
 
     async def call_coordinator(
         self,
         key: str,
         timeout_s: float,
         attempt: Callable[[Coordinator, KafkaConnection, float], Coroutine[Any, Any, T]],
+        without_topic: Callable[[], T] | None = None,
     ) -> T:
         """Return the result of `attempt(coordinator, connection, seconds left)`, as `call` does."""
 
         async def once(left_s: float) -> T:
             left = _left(left_s)
+            if without_topic is not None and key not in self._coordinators and not await self._topic_exists(left):
+                return without_topic()
             coordinator = await self.known_or_found(key, left())
             try:
                 connection = await self._cluster.connection(coordinator.address, left())
@@ -346,6 +387,15 @@ def check(code: int, what: str) -> None:
     """Raise a ClusterError, unless `code` is 0.  what: the subject of the request, for the message."""
     if code:
         raise refused(code, what)
+
+
+def refusing(code: int, what: str) -> Callable[[], NoReturn]:
+    """Return a function that raises the error of `refused`."""
+
+    def refuse() -> NoReturn:
+        raise refused(code, what)
+
+    return refuse
 
 
 def refused(code: int, what: str, reason: str = "") -> ClusterError:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from quorumlog.client.cluster import Cluster
-from quorumlog.client.coordinators import Answers, Coordinator, CoordinatorCalls, Kind, check, refused
+from quorumlog.client.coordinators import Answers, Coordinator, CoordinatorCalls, Kind, check, refused, refusing
 from quorumlog.client.group_descriptions import (
     DEAD,
     SHARE,
@@ -147,7 +147,9 @@ class GroupClient:
                     return new_group(described, coordinator, group_type)
             raise refused(KafkaCode.GROUP_ID_NOT_FOUND, f"group {group}")
 
-        return await self.calls.call_coordinator(group, timeout_s, attempt)
+        return await self.calls.call_coordinator(
+            group, timeout_s, attempt, refusing(KafkaCode.GROUP_ID_NOT_FOUND, f"group {group}")
+        )
 
     async def explain(self, group: str, timeout_s: float) -> GroupExplanation:
         """Return the last rebalances of a group, with their causes.
@@ -162,7 +164,9 @@ class GroupClient:
             check(explained.error_code, f"group {group}")
             return explained_group(explained, coordinator)
 
-        return await self.calls.call_coordinator(group, timeout_s, attempt)
+        return await self.calls.call_coordinator(
+            group, timeout_s, attempt, refusing(KafkaCode.GROUP_ID_NOT_FOUND, f"group {group}")
+        )
 
     async def delete(self, group: str, timeout_s: float) -> None:
         """Delete a group with its offsets.
@@ -185,7 +189,7 @@ class GroupClient:
             if not (repeats and code == KafkaCode.GROUP_ID_NOT_FOUND):
                 check(code, f"group {group}")
 
-        await self.calls.call(group, timeout_s, attempt)
+        await self.calls.call(group, timeout_s, attempt, refusing(KafkaCode.GROUP_ID_NOT_FOUND, f"group {group}"))
 
     # -- offsets
 
@@ -281,7 +285,9 @@ class GroupClient:
             check(reply.error_code, f"group {group}")
             return _refusals(connection, reply.topics, partitions, f"group {group}: the deletion of its offset of")
 
-        return await self.calls.call(group, timeout_s, attempt)
+        return await self.calls.call(
+            group, timeout_s, attempt, refusing(KafkaCode.GROUP_ID_NOT_FOUND, f"group {group}")
+        )
 
 
 def _by_topic(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from quorumlog.client.cluster import Cluster
-from quorumlog.client.coordinators import CoordinatorCalls, Kind, refused
+from quorumlog.client.coordinators import CoordinatorCalls, Kind, refused, refusing
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.runtime.closing import Closing
@@ -235,7 +235,8 @@ class ScopeClient(Closing):
             _check(found, f"scope {scope}")
             return _described(found)
 
-        return await self._call(scope, timeout_s, attempt)
+        missing = refusing(KafkaCode.RESOURCE_NOT_FOUND, f"scope {scope}")
+        return await self._call(scope, timeout_s, attempt, missing)
 
     async def _ask(self, scope: str, api: Api, values: dict[str, Any], timeout_s: float) -> Any:
         async def attempt(connection: KafkaConnection, left_s: float) -> Any:
@@ -246,11 +247,15 @@ class ScopeClient(Closing):
         return await self._call(scope, timeout_s, attempt)
 
     async def _call(
-        self, scope: str, timeout_s: float, attempt: Callable[[KafkaConnection, float], Coroutine[Any, Any, T]]
+        self,
+        scope: str,
+        timeout_s: float,
+        attempt: Callable[[KafkaConnection, float], Coroutine[Any, Any, T]],
+        without_topic: Callable[[], T] | None = None,
     ) -> T:
         # An invalid name has no coordinator that could refuse it, so it is refused before the look-up.
         _refuse(scope, scope_names.label_problem("name of the scope", scope, scope_names.SCOPE_MAX_BYTES))
-        return await self._calls.call(scope_names.coordinator_key(scope), timeout_s, attempt)
+        return await self._calls.call(scope_names.coordinator_key(scope), timeout_s, attempt, without_topic)
 
 
 class StagedProducer:

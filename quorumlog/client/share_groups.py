@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from quorumlog.client.coordinators import CoordinatorCalls, check, refused
+from quorumlog.client.coordinators import CoordinatorCalls, check, refused, refusing
 from quorumlog.client.group_descriptions import Partition
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.leader_calls import by_topic
@@ -73,7 +73,8 @@ class ShareOffsets:
             }
             return dict(sorted(found.items()))
 
-        return await self._calls.call(group, timeout_s, attempt)
+        missing = refusing(KafkaCode.GROUP_ID_NOT_FOUND, f"group {group}")
+        return await self._calls.call(group, timeout_s, attempt, missing)
 
     async def alter(
         self, group: str, starts: Mapping[Partition, int], timeout_s: float
@@ -141,7 +142,8 @@ class ShareOffsets:
             }
             return _unless_retriable(refusals)
 
-        return await self._calls.call(group, timeout_s, attempt)
+        missing = refusing(KafkaCode.GROUP_ID_NOT_FOUND, f"group {group}")
+        return await self._calls.call(group, timeout_s, attempt, missing)
 
 
 def _unless_retriable(refusals: dict[K, ClusterError]) -> dict[K, ClusterError]:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
 from quorumlog.client.cluster import Cluster
-from quorumlog.client.coordinators import Answers, Coordinator, CoordinatorCalls, Kind, all_of, check, refused
+from quorumlog.client.coordinators import Answers, Coordinator, CoordinatorCalls, Kind, all_of, check, refused, refusing
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.leader_calls import Partition
 from quorumlog.errors import ClusterError, RemoteProtocolError
@@ -162,7 +162,8 @@ class TransactionClient:
             check(found.error_code, self._calls.name_of(transactional_id))
             return _description(found, coordinator.broker_id)
 
-        return await self._calls.call_coordinator(transactional_id, timeout_s, attempt)
+        missing = refusing(KafkaCode.TRANSACTIONAL_ID_NOT_FOUND, self._calls.name_of(transactional_id))
+        return await self._calls.call_coordinator(transactional_id, timeout_s, attempt, missing)
 
     async def describe_answered(
         self, transactional_ids: Collection[str], timeout_s: float

@@ -929,4 +929,24 @@ MUTANTS = (
         "                if True:",
         (f"{STARTING_TESTS}::test_only_a_truncation_drops_the_records_that_the_user_has_not_got_yet",),
     ),
+    Mutant(
+        "a look-up of a missing group creates the topic that holds groups",
+        COORDINATORS,
+        "if without_topic is not None and key not in self._coordinators",
+        "if without_topic is not None and key in self._coordinators",
+        (
+            "tests/unit/quorumlog/client/test_groups.py"
+            "::test_calls_about_a_missing_group_do_not_create_the_topic_that_holds_groups",
+        ),
+    ),
+    Mutant(
+        "a topic counts as missing if the metadata of one broker lacks it",
+        COORDINATORS,
+        "_TOPIC_LOOKS: Final = 2",
+        "_TOPIC_LOOKS: Final = 1",
+        (
+            "tests/unit/quorumlog/client/test_groups.py"
+            "::test_a_group_is_found_although_the_metadata_of_one_broker_lacks_the_new_topic",
+        ),
+    ),
 )

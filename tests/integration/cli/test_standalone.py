@@ -182,6 +182,26 @@ def test_a_standalone_broker_keeps_its_records_over_a_restart(start_server: Star
     assert second.stop() == 0
 
 
+def test_reads_of_missing_groups_and_transactional_ids_change_nothing(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    server = start_server("broker", "--standalone", "--data-dir", tmp_path, *ANYWHERE)
+    for words in (
+        ("groups", "describe", "g"),
+        ("groups", "lag", "g"),
+        ("groups", "explain", "g"),
+        ("groups", "delete", "g", "--yes"),
+        ("groups", "delete-offsets", "g", "t"),
+        ("transactions", "describe", "t"),
+        ("transactions", "describe", "__scope/s/0"),
+        ("transactions", "abort", "t", "--yes"),
+    ):
+        done = run("kctl", "--controllers", server.fields["control"], "-o", "json", *words)
+        assert done.returncode == 3, (words, done.stderr)
+    listed = run("kctl", "--controllers", server.fields["control"], "-o", "json", "topics", "list")
+    assert json.loads(listed.stdout) == []
+
+
 def test_an_unreachable_cluster_exits_with_4() -> None:
     done = run("kctl", "--controllers", "127.0.0.1:1", "--timeout", "0.5", "topics", "list", "-o", "json")
     assert done.returncode == 4

@@ -30,7 +30,7 @@ class GroupsOfCluster:
 
     refusal: given instead of any answer while it is set.  hangs: brokers whose calls are never answered.  lost: this
     many answers are replaced by `lost_code`, although the requests were applied.  topics: those that consumer groups
-    and share groups see, each with its number of partitions.
+    and share groups see, each with its number of partitions.  creations: how often a broker was to create the topic.
     """
 
     def __init__(self) -> None:
@@ -41,6 +41,7 @@ class GroupsOfCluster:
         self.lost_code = KafkaCode.COORDINATOR_NOT_AVAILABLE
         self.topics: dict[str, int] = {}
         self.asked: list[tuple[int, g.GroupRequest]] = []
+        self.creations = 0
         self.waiting: list[tuple[Coordinator, int, asyncio.Future[Any]]] = []
 
     def coordinator(self, partition: int, epoch: int) -> Coordinator:
@@ -69,6 +70,7 @@ class _GroupsOfBroker:
         self._replicas = replicas
 
     async def prepare(self) -> str:
+        self._groups.creations += 1
         return "this broker creates no topics"
 
     def partition(self, group: str) -> int:

@@ -287,7 +287,7 @@ async def test_the_offsets_of_a_share_group_are_set_shown_and_deleted() -> None:
 )
 async def test_a_call_ends_at_its_deadline_if_all_brokers_hang(call: Callable[[Admin], Awaitable[object]]) -> None:
     async with setting() as (kafka, admin):
-        kafka.topics["kept"] = 1
+        kafka.topics |= {"kept": 1, "__consumer_offsets": 1}
         kafka.hangs = {1, 2}
         began = asyncio.get_running_loop().time()
         error = await refusal_of(call(admin))
@@ -320,7 +320,7 @@ async def test_a_closed_client_leaves_no_task_and_no_connection_of_a_cancelled_c
         "describe_group": lambda admin: admin.describe_group("g"),
     }
     async with fake_kafka() as kafka:
-        kafka.topics["kept"] = 1
+        kafka.topics |= {"kept": 1, "__consumer_offsets": 1}
         kafka.hangs = {1, 2}
         before = asyncio.all_tasks()
         async with Admin(kafka.bootstrap, timeout_s=TIMEOUT_S) as admin:

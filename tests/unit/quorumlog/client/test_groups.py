@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
@@ -188,6 +188,35 @@ async def test_calls_about_a_missing_group_fail_with_group_id_not_found(call: st
                 await getattr(each.client, call)("c", TIMEOUT_S)
 
 
+@pytest.mark.parametrize("call", ["describe", "explain", "delete", "delete_offsets", "share_offsets"])
+async def test_calls_about_a_missing_group_do_not_create_the_topic_that_holds_groups(call: str) -> None:
+    async with setting() as each:
+        await each.brokers.delete(OFFSETS)
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "describe": lambda: each.client.describe("c", TIMEOUT_S),
+            "explain": lambda: each.client.explain("c", TIMEOUT_S),
+            "delete": lambda: each.client.delete("c", TIMEOUT_S),
+            "delete_offsets": lambda: each.client.delete_offsets("c", [ORDERS], TIMEOUT_S),
+            "share_offsets": lambda: each.client.shares.describe("c", TIMEOUT_S),
+        }
+        with refused("GROUP_ID_NOT_FOUND"):
+            await calls[call]()
+        assert each.groups.creations == 0
+
+
+async def test_a_group_is_found_although_the_metadata_of_one_broker_lacks_the_new_topic() -> None:
+    async with group_brokers() as (brokers, groups):
+        await brokers.delete(OFFSETS)
+        await brokers.hold_back(1)
+        await brokers.create(OFFSETS, [2, 2])
+        join_member(groups, ON_2)
+        for first in (1, 2):
+            host, port = brokers.addresses[first]
+            async with Cluster(f"{host}:{port}") as cluster:
+                assert (await GroupClient(cluster).describe(ON_2, TIMEOUT_S)).state == "Stable"
+        assert groups.creations == 0
+
+
 async def test_an_empty_group_name_is_refused() -> None:
     async with setting() as each:
         with refused("INVALID_GROUP_ID"):
@@ -327,7 +356,7 @@ async def test_the_timeout_of_a_call_reports_why_there_is_no_coordinator() -> No
     async with setting() as each:
         await each.brokers.delete(OFFSETS)
         with pytest.raises(ClusterError, match="this broker creates no topics") as refusal:
-            await each.client.describe(ON_1, 0.5)
+            await each.client.commit(ON_1, {ORDERS: CommittedOffset(1)}, 0.5)
         assert refusal.value.code == "TIMED_OUT"
 
 

@@ -359,7 +359,7 @@ async def test_a_topic_that_a_broker_does_not_know_yet_is_looked_up_again(make: 
     consumer._epoch = 1
     del setting.cluster.topics["t"]
 
-    async def call(key: str, timeout_s: float, attempt: Any) -> Any:
+    async def call(key: str, timeout_s: float, attempt: Any, without_topic: Any = None) -> Any:
         return SimpleNamespace(member_epoch=1, heartbeat_interval=timedelta(seconds=5), assignment=None)
 
     consumer._calls.call = call  # type: ignore[method-assign]

@@ -9,9 +9,11 @@ from typing import Any, cast
 import pytest
 
 from quorumlog.client.cluster import Cluster
+from quorumlog.client.scope_client import ScopeClient
 from quorumlog.client.transaction_admin import TransactionClient, TransactionDescription
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError, KafkaCode
+from tests.unit.quorumlog.client.fake_cluster import fake_brokers
 
 FOUND = TransactionDescription("billing", "Ongoing", 7, 3, 60_000, 1_000, (("ledger", 0),), 1)
 DECIDED = FOUND._replace(state="PrepareAbort")
@@ -122,3 +124,14 @@ async def test_an_abort_fails_if_the_transactional_id_belongs_to_another_produce
     with pytest.raises(ClusterError) as refusal:
         await abort(monkeypatch, name, *codes)
     assert refusal.value.code == KafkaCode.INVALID_PRODUCER_ID_MAPPING.name
+
+
+async def test_a_missing_transactional_id_is_reported_without_creating_the_topic_that_holds_the_ids() -> None:
+    async with fake_brokers() as brokers, Cluster(brokers.bootstrap) as cluster:
+        for describe, code in (
+            (TransactionClient(cluster).describe, "TRANSACTIONAL_ID_NOT_FOUND"),
+            (ScopeClient(cluster).describe, "RESOURCE_NOT_FOUND"),
+        ):
+            with pytest.raises(ClusterError) as refused:
+                await describe("billing", 5.0)  # a look-up of the coordinator would fail, and be repeated
+            assert refused.value.code == code
