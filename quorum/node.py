@@ -344,7 +344,7 @@ class QuorumNode(NodeProperties):
                     "joined",
                     cluster_id=cluster_id,
                     node_id=self.node_id,
-                    directory_id=str(self.directory_id),
+                    directory_id=self.directory_id,
                     part="voter" if self.core.is_voter else "observer",
                 )
                 if replaced is not None:

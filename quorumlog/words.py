@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from uuid import UUID
 
 SHOWN_MAX = 8
 """Maximum number of topics, directories or causes that one line names; the others are only counted."""
@@ -60,6 +62,11 @@ def listed(values: Iterable[object], word: str = "and") -> str:
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun: `1 voter`, `2 voters`."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def uuid_text(uuid: UUID) -> str:
+    """Return a uuid as 22 characters of base64, as `kctl` shows topic and directory ids."""
+    return base64.urlsafe_b64encode(uuid.bytes).rstrip(b"=").decode()
 
 
 def rfc3339(wall_ms: int) -> str:

@@ -42,6 +42,7 @@ from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL, Identity, find
 from quorumlog.errors import ClusterError, CorruptStoreError, QuorumlogError, StoreRefusedError
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import ApiError
+from quorumlog.words import uuid_text
 
 QUORUM_FOLDER = "quorum"
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -187,7 +188,7 @@ async def _dump_directory(directory: str, emit: Emit) -> None:
 async def _dump_store(store: SqliteQuorumStore, directory: str, identity: Identity, emit: Emit) -> None:
     stored = await store.open(identity.node_id, None)
     about = {
-        "kind": "log", "path": directory, "node_id": stored.node_id, "directory_id": str(stored.directory_id),
+        "kind": "log", "path": directory, "node_id": stored.node_id, "directory_id": uuid_text(stored.directory_id),
         "cluster_id": stored.state.cluster_id, "epoch": stored.state.election.epoch, "begins": stored.log_start,
         "end": stored.log_end, "snapshots": [snapshot_name(end) for end in stored.snapshots],
     }  # fmt: skip

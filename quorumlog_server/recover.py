@@ -51,6 +51,7 @@ from quorum.store import SqliteQuorumStore
 from quorum.store.directory import find_identity, read_identity, refusal, replace_identity
 from quorumlog.errors import ConfigError, CorruptStoreError, FatalError
 from quorumlog.runtime.clock import Sources
+from quorumlog.words import uuid_text
 
 EPOCH_JUMP = 1000
 PRODUCER_ID_JUMP = 1 << 32
@@ -127,7 +128,7 @@ async def recover(
             say(f"an earlier run was interrupted at generation {plan.generation - 1}; this run repeats it")
         say(f"to be written: generation {plan.generation}, epoch {plan.write.state.election.epoch}, with node")
         say(f"  {plan.key.node_id} at {plan.address} as the only voter, under the new directory id")
-        say(f"  {plan.key.directory_id}, and {plan.partitions} partitions without a leader")
+        say(f"  {uuid_text(plan.key.directory_id)}, and {plan.partitions} partitions without a leader")
         say("records that existed only on lost disks are lost; the other directories are no longer used")
         if not confirm():
             say("nothing was changed")

@@ -42,6 +42,7 @@ from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
 from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
+from quorumlog.words import uuid_text
 from quorumlog_server.control_plane import ControlPlane, make_store, quorum_directory, readiness
 
 logger = get_logger("broker")
@@ -82,7 +83,8 @@ def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
             for other in disks[:-1]:
                 if other.directory_id == disks[-1].directory_id:
                     raise StoreRefusedError(
-                        f"{root} and {other.root} are both directory {other.directory_id}: one is a copy of the other",
+                        f"{root} and {other.root} are both directory {uuid_text(other.directory_id)}: "
+                        "one is a copy of the other",
                         next_step="remove one of them from data.dirs; a directory that is added must be empty",
                     )
     except BaseException:

@@ -355,7 +355,7 @@ class BrokerRole:
     def _on_disk_failure(self, directory_id: UUID, error: DiskError) -> None:
         if directory_id in self.progress.directories_offline:
             return
-        logger.error("data directory offline", directory=str(directory_id), cause=str(error))
+        logger.error("data directory offline", directory_id=directory_id, cause=str(error))
         if self.lifecycle is not None:
             self.lifecycle.on_disk_failure(directory_id)
         else:

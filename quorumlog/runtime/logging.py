@@ -2,8 +2,8 @@
 
 A module defines `logger = get_logger("room")` and logs events with keys: `logger.info("elected", epoch=3)`.
 Before `configure` is called (tests, libraries) only warnings and errors appear.  Log records of other libraries get the
-same form.  Control characters are escaped, so a value can never forge a second line.  A line that cannot be written is
-lost.
+same form.  Control characters are escaped, so a value can never forge a second line.  UUIDs have the form that
+`kctl` shows, so that an id can be searched for in both.  A line that cannot be written is lost.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import logging
 import sys
 from collections.abc import Callable
 from typing import Any, Protocol, TextIO, cast
+from uuid import UUID
 
-from quorumlog.words import rfc3339
+from quorumlog.words import rfc3339, uuid_text
 
 _blocked = "rich" not in sys.modules
 if _blocked:  # structlog.dev, unused here, would import rich if installed: 50 ms of each start
@@ -117,7 +118,7 @@ def _word(value: Any) -> str:
         return "-"
     if value is True or value is False:
         return "true" if value else "false"
-    text = str(value)
+    text = _plain(value)
     if text and all(character in _PLAIN for character in text):
         return text
     escaped = "".join(
@@ -125,6 +126,11 @@ def _word(value: Any) -> str:
         for character in text
     )
     return f'"{escaped}"'
+
+
+def _plain(value: Any) -> str:
+    """Return a value as text, also where JSON has no type for it."""
+    return uuid_text(value) if isinstance(value, UUID) else str(value)
 
 
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -171,7 +177,7 @@ def configure(
         structlog.processors.format_exc_info,
     ]
     renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer(default=str) if log_format == "json" else render_text
+        structlog.processors.JSONRenderer(default=_plain) if log_format == "json" else render_text
     )
     out = stream if stream is not None else sys.stderr
     structlog.configure(

@@ -187,4 +187,18 @@ MUTANTS = (
         "for listener in config.kafka_listeners[:0]:",
         (f"{UNIT}/test_server_cli.py::test_all_addresses_in_use_are_reported_in_one_error",),
     ),
+    Mutant(
+        "log lines show ids in another form than kctl",
+        LOGGING,
+        "return uuid_text(value) if isinstance(value, UUID) else str(value)",
+        "return str(value)",
+        (f"{UNIT}/test_logging.py::test_a_uuid_has_the_form_in_which_kctl_shows_it",),
+    ),
+    Mutant(
+        "JSON lines show ids in another form than kctl",
+        LOGGING,
+        "JSONRenderer(default=_plain)",
+        "JSONRenderer(default=str)",
+        (f"{UNIT}/test_logging.py::test_a_uuid_has_the_form_in_which_kctl_shows_it",),
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -100,6 +101,7 @@ async def test_a_cleanly_closed_directory_is_read(tmp_path: Path, form: str) -> 
         read = await in_thread({"quorum": folder, "data": tmp_path, "database": folder / DATABASE}[form])
     assert read.error is None
     assert logs == []
+    assert re.fullmatch(r"[\w-]{22}", read.about["directory_id"])
     assert {**read.about, "directory_id": None} == {
         "kind": "log", "path": str(folder), "node_id": 1, "directory_id": None, "cluster_id": CLUSTER, "epoch": 1,
         "begins": 0, "end": 7, "snapshots": [],

@@ -15,6 +15,7 @@ from quorumlog.errors import StoreRefusedError
 from quorumlog.runtime.addresses import DEFAULT_LISTENER, Address
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import BROKER, KafkaListener, NodeConfig
+from quorumlog.words import uuid_text
 
 SOURCES = Sources.real()
 
@@ -26,10 +27,11 @@ def config(*roots: Path) -> NodeConfig:
 
 def test_a_copied_directory_is_refused_and_both_locks_are_released(tmp_path: Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
-    for disk in make_disks(config(first), SOURCES):
-        disk.close()
+    [made] = make_disks(config(first), SOURCES)
+    made.close()
     shutil.copytree(first, second)
-    with pytest.raises(StoreRefusedError, match=r"b and .*a are both directory .* one is a copy of the other"):
+    text = f"b and .*a are both directory {uuid_text(made.directory_id)}: one is a copy of the other"
+    with pytest.raises(StoreRefusedError, match=text):
         make_disks(config(first, second), SOURCES)
     shutil.rmtree(second)
     disks = make_disks(config(first, second), SOURCES)

@@ -9,10 +9,12 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from uuid import UUID
 
 import pytest
 import structlog
 
+from quorumlog.kctl.output import uuid_text
 from quorumlog.runtime.logging import configure, get_logger
 
 WALL_MS = 1_700_000_000_123
@@ -48,6 +50,20 @@ def test_text_format_writes_key_value_lines() -> None:
     assert out.getvalue() == (
         '2023-11-14T22:13:20.123Z INFO elected room=quorum epoch=3 leader=- why="the only voter" ok=true node_id=7\n'
     )
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_uuid_has_the_form_in_which_kctl_shows_it(log_format: str) -> None:
+    directory_id = UUID("2c5ff1c1-5d5b-4f0b-8d2e-8b2a2f9d2e01")
+    out = lines(log_format)
+    get_logger("log").error("data directory failed", directory_id=directory_id, others=[directory_id])
+    shown = uuid_text(directory_id.bytes)
+    assert shown is not None
+    if log_format == "json":
+        told = json.loads(out.getvalue())
+        assert (told["directory_id"], told["others"]) == (shown, [shown])
+    else:
+        assert f"directory_id={shown} " in out.getvalue()
 
 
 def test_json_format_writes_one_object_per_line() -> None:
