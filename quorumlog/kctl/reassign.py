@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Container, Iterable, Sequence
@@ -227,7 +228,9 @@ async def _proposed(
     missing = [id_ for id_ in ids if id_ not in known]
     if missing:
         raise _unregistered(missing)
-    return propose(current, {id_: known[id_]["rack"] for id_ in ids}, factor)
+    racks = {id_: known[id_]["rack"] for id_ in ids}
+    # In a thread, because a large plan takes many seconds, in which Ctrl-C and the time limit must end the command.
+    return await asyncio.get_running_loop().run_in_executor(None, propose, current, racks, factor)
 
 
 def _unregistered(missing: list[int]) -> ClusterError:

@@ -72,4 +72,14 @@ MUTANTS = (
             "::test_all_ports_that_other_programs_use_are_named_before_any_node_is_started",
         ),
     ),
+    Mutant(
+        "Ctrl-C has no effect while a plan is computed",
+        "quorumlog/kctl/reassign.py",
+        "return await asyncio.get_running_loop().run_in_executor(None, propose, current, racks, factor)",
+        "return propose(current, racks, factor)",
+        (
+            "tests/unit/quorumlog/kctl/test_reassign.py"
+            "::test_ctrl_c_and_the_time_limit_end_the_computation_of_a_large_plan",
+        ),
+    ),
 )

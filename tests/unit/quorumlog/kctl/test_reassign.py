@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
@@ -11,8 +13,9 @@ from typing import Any, BinaryIO, cast
 import pytest
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl import reassign_progress
+from quorumlog.kctl import reassign, reassign_progress
 from quorumlog.kctl.main import run
+from quorumlog.kctl.reassign_plan import Move
 from quorumlog.kctl.reassign_progress import blocked_reason, summary
 from quorumlog.wire import rpcs
 from quorumlog.wire.rpcs import AnyRpc
@@ -82,6 +85,28 @@ def test_a_plan_omits_cordoned_brokers_unless_they_are_named(
 
     assert planned() == ({11, 13}, "broker 12 is cordoned, and gets no replicas unless named in --brokers\n")
     assert planned("--brokers", "11,12") == ({11, 12}, "")
+
+
+@pytest.mark.parametrize(("stop", "code"), [("SIGINT", 130), ("--timeout", 4)])
+def test_ctrl_c_and_the_time_limit_end_the_computation_of_a_large_plan(
+    cluster: FakeClient, monkeypatch: pytest.MonkeyPatch, stop: str, code: int
+) -> None:
+    released, computed = threading.Event(), threading.Event()
+
+    def compute(*_: object) -> list[Move]:
+        if stop == "SIGINT":
+            signal.raise_signal(signal.SIGINT)
+        released.wait(20)
+        computed.set()
+        return []
+
+    monkeypatch.setattr(reassign, "propose", compute)
+    limit = ["--timeout", "0.5"] if stop == "--timeout" else []
+    try:
+        assert run(["reassign", "generate", "--topic", "t", *limit]) == code
+        assert not computed.is_set()
+    finally:
+        released.set()
 
 
 START = ["reassign", "start", "--plan", "-"]
