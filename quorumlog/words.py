@@ -10,6 +10,8 @@ from uuid import UUID
 SHOWN_MAX = 8
 """Maximum number of topics, directories or causes that one line names; the others are only counted."""
 
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
 Key = tuple[str, int]
 """A partition: topic name and index."""
 
@@ -46,6 +48,22 @@ def ranges(numbers: Iterable[int]) -> str:
 def is_unicode(text: str) -> bool:
     """Return whether a text can be encoded.  Half of a surrogate pair cannot; JSON may contain one as an escape."""
     return text.isascii() or not any(0xD800 <= ord(character) <= 0xDFFF for character in text)
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return text with escapes instead of control characters, which could forge a line or control a terminal.
+
+    keep: characters that stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in keep else escaped(each) for each in text)
+
+
+def escaped(character: str) -> str:
+    """Return the escape of a character."""
+    code = ord(character)
+    return _ESCAPES.get(character) or (f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}")
 
 
 def quoted(text: str) -> str:

@@ -518,4 +518,4 @@ def _print_record(context: Context, topic: str, index: int, record: Record) -> N
     value = bytes_value(record.value)
     if isinstance(value, dict):
         value = f"base64:{value['base64']}"
-    context.output.text("null" if value is None else value)
+    context.output.raw("null" if value is None else value)

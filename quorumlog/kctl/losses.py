@@ -13,6 +13,7 @@ import click
 from quorumlog.errors import QuorumlogError
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.data import open_cluster
+from quorumlog.words import printable
 
 COUNT_S = 10.0
 """Time limit for counting the records; after it, their number is unknown."""
@@ -43,7 +44,7 @@ def ask(context: Context, question: str) -> None:
     """
     before, context.interrupted = context.interrupted, "nothing was changed"
     with _interruptible():
-        click.confirm(question, abort=True, err=True)
+        click.confirm(printable(question), abort=True, err=True)
     context.interrupted = before
     context.start_over()
 

@@ -1,7 +1,8 @@
 """Everything that kctl prints: data on standard output, messages on standard error.
 
-JSON is one document, or one object per line for streams.  Tables are drawn with rich, which is imported only when
-needed.  Uuids are 22 characters of URL-safe base64; times are RFC 3339 in UTC.
+JSON is one document, or one object per line for streams.  Text for people has escapes instead of control characters,
+because any client may choose the name of a group, a member or a transaction.  Tables are drawn with rich, which is
+imported only when needed.  Uuids are 22 characters of URL-safe base64; times are RFC 3339 in UTC.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from quorumlog.errors import ClusterError, QuorumlogError
 from quorumlog.kctl.streams import discard, is_utf8, say
 from quorumlog.wire.errors import ApiError
+from quorumlog.words import printable
 
 NO_NODE = -1
 UNTRUNCATED = 10_000
@@ -111,12 +113,17 @@ class Output:
         """Print one object of a JSON stream."""
         self._write(dumps(value))
 
+    def raw(self, data: str) -> None:
+        """Print data unchanged, and end the line."""
+        self._write(data)
+
     def text(self, line: str) -> None:
         """Print a line of data for people."""
-        self._write(line)
+        self._write(printable(line))
 
     def styled(self, line: str, style: str) -> None:
         """Print a line of data for people in one of `_STYLES`, if colours are enabled."""
+        line = printable(line)
         self._write(f"\033[{_STYLES[style]}m{line}\033[0m" if has_colours() else line)
 
     def hanging(self, head: str, text: str) -> None:
@@ -130,7 +137,11 @@ class Output:
     def _wrapped(self, text: str, first: str, indent: int) -> None:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNTRUNCATED
         for line in textwrap.wrap(
-            text, max(width, indent + 20), initial_indent=first, subsequent_indent=" " * indent, break_on_hyphens=False
+            printable(text, keep="\n"),
+            max(width, indent + 20),
+            initial_indent=first,
+            subsequent_indent=" " * indent,
+            break_on_hyphens=False,
         ):
             self._write(line)
 
@@ -153,7 +164,7 @@ class Output:
         table = Table(
             box=box.SIMPLE_HEAD if is_terminal else None,
             pad_edge=False,
-            title=title,
+            title=None if title is None else printable(title),
             title_justify="left",
             show_header=any(columns),
         )
@@ -178,8 +189,8 @@ class Output:
             raise ClusterError(ApiError.IO_ERROR, text, "check the destination of standard output") from error
 
     def message(self, text: str) -> None:
-        """Print a message on standard error."""
-        say(text)
+        """Print a message on standard error; it may have several lines."""
+        say(printable(text, keep="\n"))
 
     def interrupted(self, leaves: str) -> None:
         """Report Ctrl-C.  leaves: the state in which the command leaves the cluster; empty: report nothing."""
@@ -205,7 +216,7 @@ class Output:
             next_step = known.next_step
         if self.is_json:
             return dumps({"error": code, "message": message, "next": next_step or None, "retriable": retriable})
-        return " ".join(f"kctl: {code}: {message}{f' (next: {next_step})' if next_step else ''}".split())
+        return printable(" ".join(f"kctl: {code}: {message}{f' (next: {next_step})' if next_step else ''}".split()))
 
 
 def error_word(error: BaseException) -> tuple[str, bool]:
@@ -229,4 +240,4 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ",".join(_cell(item) for item in value) or "-"
-    return str(value)
+    return printable(str(value))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TextIO, cast
 from uuid import UUID
 
-from quorumlog.words import rfc3339, uuid_text
+from quorumlog.words import printable, rfc3339, uuid_text
 
 _blocked = "rich" not in sys.modules
 if _blocked:  # structlog.dev, unused here, would import rich if installed: 50 ms of each start
@@ -121,23 +121,13 @@ def _word(value: Any) -> str:
     text = _plain(value)
     if text and all(character in _PLAIN for character in text):
         return text
-    escaped = "".join(
-        character if character.isprintable() and character not in '"\\' else _ESCAPES.get(character, _escape(character))
-        for character in text
-    )
-    return f'"{escaped}"'
+    shown = printable(text.replace("\\", "\\\\").replace('"', '\\"'))
+    return f'"{shown}"'
 
 
 def _plain(value: Any) -> str:
     """Return a value as text, also where JSON has no type for it."""
     return uuid_text(value) if isinstance(value, UUID) else str(value)
-
-
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def _escape(character: str) -> str:
-    return f"\\u{ord(character):04x}"
 
 
 def render_text(_logger: Any, _method: str, event: _EventDict) -> str:

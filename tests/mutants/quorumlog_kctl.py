@@ -82,4 +82,31 @@ MUTANTS = (
             "::test_ctrl_c_and_the_time_limit_end_the_computation_of_a_large_plan",
         ),
     ),
+    Mutant(
+        "kctl prints control characters of names in lines",
+        "quorumlog/kctl/output.py",
+        "self._write(printable(line))",
+        "self._write(line)",
+        (
+            "tests/unit/quorumlog/kctl/test_exits_and_output.py"
+            "::test_names_with_control_characters_are_shown_with_escapes",
+        ),
+    ),
+    Mutant(
+        "kctl prints control characters of names in tables",
+        "quorumlog/kctl/output.py",
+        "return printable(str(value))",
+        "return str(value)",
+        (
+            "tests/unit/quorumlog/kctl/test_exits_and_output.py"
+            "::test_names_with_control_characters_are_shown_with_escapes",
+        ),
+    ),
+    Mutant(
+        "kctl consume changes control characters of values",
+        "quorumlog/kctl/data.py",
+        "context.output.raw(",
+        "context.output.text(",
+        ("tests/unit/quorumlog/kctl/test_data.py::test_values_are_printed_with_their_control_characters",),
+    ),
 )

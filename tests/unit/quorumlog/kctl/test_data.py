@@ -443,3 +443,9 @@ async def test_produce_stops_reading_its_input_after_a_batch_has_failed() -> Non
     assert task is not None
     await asyncio.wait([task])
     assert task.cancelled()
+
+
+def test_values_are_printed_with_their_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    value = "a\tb\r\n\033[1mc"
+    data._print_record(Context(), "t", 0, Record(0, 1, False, None, value.encode(), ()))
+    assert capsys.readouterr().out == f"{value}\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -144,6 +145,43 @@ def test_commands_that_only_follow_changes_end_when_their_output_is_closed(
 def test_tables_do_not_interpret_markup_in_cells(capsys: pytest.CaptureFixture[str]) -> None:
     Output("table").table(("name",), [["[red]x[/red]"]])
     assert "[red]x[/red]" in capsys.readouterr().out
+
+
+HOSTILE = "g\033[2J\r\n\x9b1mroot\u202e"
+SHOWN = r"g\u001b[2J\r\n\u009b1mroot\u202e"
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda output: output.text(f"group {HOSTILE}"),
+        lambda output: output.styled(f"group {HOSTILE}", "red"),
+        lambda output: output.table(("group",), [[HOSTILE], [[HOSTILE]]]),
+        lambda output: output.table(("group",), [["x" * 80]], title=HOSTILE),
+    ],
+)
+def test_names_with_control_characters_are_shown_with_escapes(
+    show: Callable[[Output], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(Output("table"))
+    out = capsys.readouterr().out
+    assert SHOWN in out
+    assert all(line.isprintable() for line in out.splitlines())
+
+
+def test_messages_and_wrapped_text_keep_only_line_breaks(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output("table")
+    output.message("a\033[2J\nb")
+    output.error(ClusterError("NO", f"group {HOSTILE}"))
+    output.hanging("what", f"group {HOSTILE}")
+    captured = capsys.readouterr()
+    assert captured.err == f"a\\u001b[2J\nb\nkctl: NO: group {SHOWN.replace(chr(92) + 'r' + chr(92) + 'n', ' ')}\n"
+    assert captured.out == f"what  group {SHOWN.replace(chr(92) + 'n', ' ')}\n"
+
+
+def test_raw_data_is_printed_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
+    Output("table").raw(HOSTILE)
+    assert capsys.readouterr().out == f"{HOSTILE}\n"
 
 
 @pytest.mark.parametrize(
