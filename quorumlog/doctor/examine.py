@@ -24,7 +24,7 @@ from quorumlog.doctor.observed import NO_LEADER, ObservedCluster, ObservedNode, 
 from quorumlog.doctor.transactions import STATE_TOPIC
 from quorumlog.doctor.transactions_observed import look_at_transactions
 from quorumlog.errors import ClusterError
-from quorumlog.runtime.addresses import Address
+from quorumlog.runtime.addresses import Address, client_addresses
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
@@ -277,10 +277,7 @@ class _Examination:
         metadata = self.cluster.metadata
         if metadata is None or all(each.name != topic for each in metadata.topics):
             return []
-        endpoints = [
-            broker.endpoints[0] for broker in metadata.brokers if broker.state == UNFENCED and broker.endpoints
-        ]
-        return [str(Address(each.host, each.port)) for each in endpoints]
+        return client_addresses(broker.endpoints for broker in metadata.brokers if broker.state == UNFENCED)
 
     async def _ask_strays(self) -> None:
         request = node_pb2.PurgeStraysRequest(dry_run=True)

@@ -19,7 +19,7 @@ from quorumlog.kctl.inputs import STANDARD_INPUT, chunks
 from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.output import OutputClosedError, bytes_value
 from quorumlog.kctl.reads import Reads
-from quorumlog.runtime.addresses import Address
+from quorumlog.runtime.addresses import client_addresses
 from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 
@@ -85,7 +85,7 @@ async def _partition_count(reads: Reads, topic: str, partition: int | None) -> i
 
 
 async def broker_addresses(reads: Reads) -> list[str]:
-    """Return bootstrap addresses for Kafka clients, those of unfenced brokers first.
+    """Return bootstrap addresses for Kafka clients: of all listeners, and for each listener unfenced brokers first.
 
     Raises:
         ClusterError: BROKER_UNAVAILABLE: no broker is registered; or no node answers.
@@ -98,10 +98,10 @@ async def broker_addresses(reads: Reads) -> list[str]:
     if not any(broker.endpoints for broker in reply.brokers):
         reply = await reads.ask(rpcs.DESCRIBE_BROKERS, request)
     brokers = sorted(reply.brokers, key=lambda broker: (broker.state != "unfenced", broker.broker_id))
-    endpoints = [broker.endpoints[0] for broker in brokers if broker.endpoints]
-    if not endpoints:
+    addresses = client_addresses(broker.endpoints for broker in brokers)
+    if not addresses:
         raise ClusterError(ApiError.BROKER_UNAVAILABLE, "no broker is registered", "kctl brokers list", retriable=True)
-    return [str(Address(endpoint.host, endpoint.port)) for endpoint in endpoints]
+    return addresses
 
 
 # Produce

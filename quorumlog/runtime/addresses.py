@@ -7,7 +7,8 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from itertools import zip_longest
+from typing import NamedTuple, Protocol, TypeVar
 
 from quorumlog.errors import ConfigError
 
@@ -122,6 +123,25 @@ def listen_refused(*problems: str, instead: str = "another address") -> ConfigEr
     if len(problems) > 1:
         return ConfigError(*problems, next_step="stop the processes that listen there, or give other addresses")
     return ConfigError(*problems, next_step=f"stop the process that listens there, or give {instead}")
+
+
+class Endpoint(Protocol):
+    """The address of one listener of a broker."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+
+
+def client_addresses(brokers: Iterable[Iterable[Endpoint]]) -> list[str]:
+    """Return all addresses of brokers, given the endpoints of each, in the order in which a client should try them.
+
+    The first listener of every broker precedes the second one of any: a client may reach only one of the networks, and
+    a broker answers with addresses of the listener that was asked.
+    """
+    rounds = zip_longest(*brokers)
+    return [str(Address(each.host, each.port)) for found in rounds for each in found if each is not None]
 
 
 def parse_address(text: str) -> Address:

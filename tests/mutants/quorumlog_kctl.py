@@ -109,4 +109,14 @@ MUTANTS = (
         "context.output.text(",
         ("tests/unit/quorumlog/kctl/test_data.py::test_values_are_printed_with_their_control_characters",),
     ),
+    Mutant(
+        "kctl knows only the first listener of each broker",
+        "quorumlog/runtime/addresses.py",
+        "rounds = zip_longest(*brokers)",
+        "rounds = list(zip_longest(*brokers))[:1]",
+        (
+            "tests/unit/quorumlog/kctl/test_reads.py"
+            "::test_all_listeners_of_brokers_are_tried_because_the_first_one_may_be_in_another_network",
+        ),
+    ),
 )

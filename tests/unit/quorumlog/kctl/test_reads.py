@@ -172,6 +172,19 @@ async def test_broker_addresses_come_from_any_node_with_unfenced_brokers_first(c
     assert len(client.calls) == 1
 
 
+async def test_all_listeners_of_brokers_are_tried_because_the_first_one_may_be_in_another_network(
+    client: FakeClient,
+) -> None:
+    without_controller(client)
+    reply = client.replies["h1:1", rpcs.DESCRIBE_BROKERS]
+    reply.brokers[0].endpoints.add(name="OUTSIDE", host="outside-b", port=2)
+    added = reply.brokers.add(broker_id=13, state="unfenced").endpoints
+    added.add(name="INSIDE", host="a", port=3)
+    added.add(name="OUTSIDE", host="outside-a", port=4)
+    addresses = await data.broker_addresses(Reads(Context(), cast(ControllerClient, client)))
+    assert addresses == ["b:1", "a:3", "outside-b:2", "outside-a:4"]
+
+
 # Clusters that do not fit into one answer
 
 
