@@ -45,6 +45,10 @@ class StoreRefusedError(ConfigError):
     """The data directory belongs to another node or cluster, is in use, has another format, or is not writable."""
 
 
+READ_ONLY_STEP = "check the disk (Linux makes the file system of a failing disk read-only), or make it writable"
+"""The remedy for a directory in a read-only file system."""
+
+
 class FatalError(QuorumlogError):
     """The environment failed (disk full, I/O error): the process must end."""
 

@@ -27,7 +27,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import asdict
 
-from quorumlog.errors import CorruptStoreError, FatalError, QuorumlogError, StoreRefusedError
+from quorumlog.errors import READ_ONLY_STEP, CorruptStoreError, FatalError, QuorumlogError, StoreRefusedError
 
 FORMAT = 1
 DATABASE = "quorum.db"
@@ -63,6 +63,8 @@ def refusal(path: str, error: OSError) -> QuorumlogError:
     message = f"{error.filename or path}: {error.strerror or error} ({name})"
     if error.errno in _DISK_ERRNOS:
         return FatalError(message, next_step="check the disk")
+    if error.errno == errno.EROFS:
+        return StoreRefusedError(message, next_step=READ_ONLY_STEP)
     return StoreRefusedError(message, next_step="make the directory writable, or give another one")
 
 

@@ -49,7 +49,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
-from quorumlog.errors import CorruptStoreError, FatalError, QuorumlogError, StoreRefusedError
+from quorumlog.errors import READ_ONLY_STEP, CorruptStoreError, FatalError, QuorumlogError, StoreRefusedError
 from quorumlog.runtime.descriptors import descriptor_limit
 from quorumlog.runtime.disk import Disk, DiskError, DiskFile
 from quorumlog.runtime.logging import get_logger
@@ -656,6 +656,8 @@ def _refuse_access(root: Path, error: OSError) -> QuorumlogError:
     message = f"cannot use data directory {root}: {error.strerror} ({name}) at {error.filename or root}"
     if error.errno in DISK_ERRNOS:
         return FatalError(message, "check the disk (full or failing), then start the broker again")
+    if error.errno == errno.EROFS:  # the disk may fail, but a service without ReadWritePaths= gets the same error
+        return StoreRefusedError(message, next_step=READ_ONLY_STEP)
     return StoreRefusedError(message, next_step="correct the path or its permissions, or give another data dir")
 
 

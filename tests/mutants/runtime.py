@@ -201,4 +201,11 @@ MUTANTS = (
         "JSONRenderer(default=str)",
         (f"{UNIT}/test_logging.py::test_a_uuid_has_the_form_in_which_kctl_shows_it",),
     ),
+    Mutant(
+        "a disk that became read-only is reported as a mistake in the path",
+        FILE_DISK,
+        "if error.errno == errno.EROFS:",
+        "if error.errno == errno.EACCES:",
+        (f"{UNIT}/test_file_disk.py::test_a_read_only_file_system_is_refused_with_the_disk_as_a_possible_cause",),
+    ),
 )

@@ -142,8 +142,9 @@ async def test_a_read_only_directory_is_refused(tmp_path: Path, monkeypatch: pyt
         return real_open(path, flags, mode)
 
     monkeypatch.setattr("quorum.store.directory.os.open", read_only)
-    with pytest.raises(StoreRefusedError, match=r"lock: Read-only file system \(EROFS\)"):
+    with pytest.raises(StoreRefusedError, match=r"lock: Read-only file system \(EROFS\)") as refused:
         await make(tmp_path).open(1, None)
+    assert refused.value.next_step.startswith("check the disk")
 
 
 async def test_a_failing_disk_is_a_fatal_error_and_not_a_refusal(

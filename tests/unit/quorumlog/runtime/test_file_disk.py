@@ -183,6 +183,20 @@ def test_a_directory_without_write_permission_is_refused(tmp_path: Path) -> None
         acquire(tmp_path / "d")
 
 
+def test_a_read_only_file_system_is_refused_with_the_disk_as_a_possible_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(path: Path, *_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("quorumlog.runtime.file_disk.os.open", read_only)
+        with pytest.raises(StoreRefusedError, match="EROFS") as refused:
+            acquire(tmp_path)
+    assert refused.value.exit_status == 2
+    assert refused.value.next_step.startswith("check the disk")
+
+
 async def test_damaged_facts_are_reported_and_left_unchanged(tmp_path: Path) -> None:
     disk = acquire(tmp_path)
     await disk.facts.commit({f"key/{number}": b"some value " * 20 for number in range(200)})
