@@ -95,7 +95,7 @@ def test_ctrl_c_and_the_time_limit_end_the_computation_of_a_large_plan(
 
     def compute(*_: object) -> list[Move]:
         if stop == "SIGINT":
-            signal.raise_signal(signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # as a terminal does
         released.wait(20)
         computed.set()
         return []
