@@ -17,6 +17,7 @@ from metadata.image import ClusterImage, PartitionImage, TopicImage
 from metadata.records import (
     LOST,
     NO_LEADER,
+    NO_OFFSET,
     BrokerChange,
     Config,
     Partition,
@@ -157,8 +158,9 @@ def _because(entry: Entry, record: PartitionChange) -> str:
             return f"broker {broker_id} is shutting down{at}"
         case BrokerChange(broker_id=broker_id) if record.reason is Reason.DIRECTORY_OFFLINE:
             return f"a data directory of broker {broker_id} failed{at}"
-        case RegisterBroker(broker_id=broker_id):
-            return f"broker {broker_id} restarted, which ended its leaderships and ISR memberships{at}"
+        case RegisterBroker(broker_id=broker_id, previous_broker_epoch=previous):
+            stop = "after a clean stop" if previous != NO_OFFSET else "without a clean stop before"
+            return f"broker {broker_id} restarted {stop}, which ended its leaderships and ISR memberships{at}"
         case UnregisterBroker(broker_id=broker_id):
             return f"broker {broker_id} was unregistered{at}"
         case Config(key=key, value=value):

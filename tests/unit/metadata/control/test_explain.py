@@ -233,3 +233,13 @@ def test_every_reason_is_explained_and_names_the_broker_if_the_cause_is_known(re
     }
     if reason in matching:
         assert "broker 5" in explain([Entry(9, change, matching[reason])])[0]
+
+
+@pytest.mark.parametrize(
+    ("previous_epoch", "stop"),
+    [(6, "restarted after a clean stop,"), (NO_OFFSET, "restarted without a clean stop before,")],
+)
+def test_a_restart_is_explained_with_the_kind_of_the_stop_before_it(previous_epoch: int, stop: str) -> None:
+    change = PartitionChange(UUID(int=1), 0, Reason.NEW_INCARNATION, 7, 3, leader=2)
+    (text,) = explain([Entry(9, change, RegisterBroker(5, UUID(int=2), (), (), previous_broker_epoch=previous_epoch))])
+    assert f"broker 5 {stop}" in text
