@@ -31,10 +31,12 @@ from quorum.node import QuorumNode
 from quorum.ports import OutlivedError, QuorumStore, Transport
 from quorum.snapshots import SnapshotPolicy
 from quorum.store import SqliteQuorumStore
+from quorum.store.directory import check_unused
 from quorum.transport.grpc import GrpcTransport
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.cluster_id import new_cluster_id
 from quorumlog.runtime.config import BROKER, NodeConfig
+from quorumlog.runtime.file_disk import Claim, claim
 from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
@@ -57,6 +59,31 @@ logger = get_logger("quorum")
 def quorum_directory(config: NodeConfig) -> str:
     """Return the path of the quorum store."""
     return os.path.join(config.data_dirs[0], QUORUM_FOLDER)
+
+
+def claim_directories(config: NodeConfig, directories: Sequence[str]) -> list[Claim]:
+    """Lock these data directories, and check that they and the quorum directory belong to this node.
+
+    This writes to no directory that was in use before.  So a refused start changes nothing.
+
+    Raises: as `claim`.
+    """
+    check_unused(quorum_directory(config), config.node_id)  # first: `claim` may create lock files
+    return claim(directories, config.node_id, config.cluster_id)
+
+
+@contextlib.contextmanager
+def locked_directory(config: NodeConfig) -> Iterator[None]:
+    """Hold the lock of the data directory of a node without a broker.
+
+    Raises: as `claim_directories`.
+    """
+    claims = claim_directories(config, config.data_dirs[:1])
+    try:
+        yield
+    finally:
+        for claimed in claims:
+            claimed.release()
 
 
 def make_store(config: NodeConfig, sources: Sources) -> SqliteQuorumStore:
@@ -134,6 +161,8 @@ class ControlPlane:
         self.disk_paths: tuple[str, ...] = ()  # data directories and quorum directory, for figures of free space
         self.space = SpaceSamples(lambda: self.disk_paths)
         self.before: OutlivedError | None = None  # describes the quorum directory that was just set aside
+        self.on_open: Callable[[], None] = lambda: None
+        """Called once the store is open, and with it all directories of this process are locked.  Assignable."""
 
     async def __aenter__(self) -> ControlPlane:
         """Bind the port, open the store, and start all parts of the control plane.
@@ -163,6 +192,7 @@ class ControlPlane:
             await self._transport.close()
             raise
         await self.node.__aenter__()  # closes the transport if it fails
+        self.on_open()
         self._log_wait()
         if self.disk_paths:
             self.node.run_beside(self.space.run(), "room on disks")

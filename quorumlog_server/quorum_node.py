@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -177,15 +178,16 @@ def _set_aside(parsed: argparse.Namespace) -> int:
 
 async def _format_store(config: NodeConfig) -> None:
     from quorumlog.runtime.clock import Sources
-    from quorumlog_server.control_plane import make_store
+    from quorumlog_server.control_plane import locked_directory, make_store
 
     if _is_formatted(config):
         raise StoreRefusedError(
             f"{config.data_dirs[0]} is already formatted", next_step="give an empty --data-dir, or just run the node"
         )
-    store = make_store(config, Sources.real())
-    await store.open(config.node_id, config.cluster_id)
-    await store.close()
+    with locked_directory(config):
+        store = make_store(config, Sources.real())
+        await store.open(config.node_id, config.cluster_id)
+        await store.close()
 
 
 def _is_formatted(config: NodeConfig) -> bool:
@@ -218,14 +220,17 @@ async def _run_once(config: NodeConfig, process: Process, farewell: Farewell, be
     with made_to_last():  # otherwise each garbage collection would walk the new modules
         from quorumlog.runtime.clock import Sources
         from quorumlog.runtime.metrics import Metrics
-        from quorumlog_server.control_plane import make_control_plane
+        from quorumlog_server.control_plane import locked_directory, make_control_plane
 
     metrics = Metrics()
     plane = make_control_plane(config, Sources.real())
     plane.before = before
     farewell.plane = plane
-    async with server_cli.observed(config, plane.checks(), metrics) as http, plane:
-        farewell.begin()
+    plane.on_open = farewell.begin
+    async with contextlib.AsyncExitStack() as exits:
+        http = await exits.enter_async_context(server_cli.observed(config, plane.checks(), metrics))
+        exits.enter_context(locked_directory(config))
+        await exits.enter_async_context(plane)
         plane.register_metrics(metrics)
         if await process.reaches(plane.ready()):
             process.ready(

@@ -32,7 +32,6 @@ from broker.server.standalone import set_defaults
 from metadata.records import Endpoint
 from quorum.ports import QuorumStore, Transport
 from quorum.transport.grpc import GrpcTransport
-from quorumlog.errors import StoreRefusedError
 from quorumlog.runtime.addresses import NamedAddress
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import NodeConfig
@@ -42,8 +41,7 @@ from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
 from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
-from quorumlog.words import uuid_text
-from quorumlog_server.control_plane import ControlPlane, make_store, quorum_directory, readiness
+from quorumlog_server.control_plane import ControlPlane, claim_directories, make_store, quorum_directory, readiness
 
 logger = get_logger("broker")
 
@@ -53,11 +51,11 @@ SHUTDOWN_RESERVE_MS = 5_000
 
 
 def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
-    """Lock the data directories of this configuration, and format new ones.
+    """Lock and check the data directories of this configuration, then open them and format new ones.
 
     Raises:
         ConfigError: a directory belongs to another node or cluster, is in use, has a newer format, is not writable, or
-            is a copy of another one.  No directory stays locked.
+            is a copy of another one.  No directory stays locked, and none was formatted or changed.
         CorruptStoreError: a directory is damaged.
     """
     disks: list[FileDisk] = []
@@ -68,11 +66,12 @@ def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
         formatted.append(sources.uuid4())
         return formatted[-1]
 
+    claims = claim_directories(config, config.data_dirs)
     try:
-        for root in config.data_dirs:
+        while claims:
             disks.append(
-                FileDisk.acquire(
-                    root,
+                FileDisk.open_claimed(
+                    claims.pop(0),
                     config.node_id,
                     config.cluster_id,
                     new_directory_id,
@@ -80,14 +79,9 @@ def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
                     directories=len(config.data_dirs),
                 )
             )
-            for other in disks[:-1]:
-                if other.directory_id == disks[-1].directory_id:
-                    raise StoreRefusedError(
-                        f"{root} and {other.root} are both directory {uuid_text(other.directory_id)}: "
-                        "one is a copy of the other",
-                        next_step="remove one of them from data.dirs; a directory that is added must be empty",
-                    )
     except BaseException:
+        for claimed in claims:
+            claimed.release()
         for disk in disks:
             disk.close()
         raise

@@ -107,9 +107,7 @@ class Lock:
             os.close(self._descriptor)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
-            raise StoreRefusedError(
-                f"{directory} is in use by process {holder}", next_step="stop that process, or give another directory"
-            ) from error
+            raise _in_use(directory, holder) from error
         words = self._text().split()
         self.was_open = _OPEN in words
         self.was_lost = not words
@@ -135,6 +133,59 @@ class Lock:
 
     def release(self) -> None:
         os.close(self._descriptor)
+
+
+def check_unused(directory: str, node_id: int) -> None:
+    """Check, without writing anything, that no process uses the directory, and that it is not another node's.
+
+    The directory may be missing.
+
+    Raises:
+        StoreRefusedError: it is in use, belongs to another node, or cannot be read.
+        CorruptStoreError: its identity file is damaged.
+        FatalError: the disk fails.
+    """
+    try:
+        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
+    except NotADirectoryError:
+        return  # its opening reports this
+    except FileNotFoundError:
+        descriptor = None
+    except OSError as error:
+        raise refusal(directory, error) from error
+    try:
+        if descriptor is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        identity = read_identity(directory)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES) and descriptor is not None:
+            holder = (os.pread(descriptor, 256, 0).split() or [b"unknown"])[0].decode("ascii", "replace")
+            raise _in_use(directory, holder) from error
+        raise refusal(directory, error) from error
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+    if identity is not None:
+        check_owner(directory, identity, node_id)
+
+
+def check_owner(directory: str, identity: Identity, node_id: int) -> None:
+    """Check that the directory belongs to this node.
+
+    Raises:
+        StoreRefusedError: it belongs to another one.
+    """
+    if identity.node_id != node_id:
+        raise StoreRefusedError(
+            f"{directory} belongs to node {identity.node_id}, not to node {node_id}",
+            next_step="give the node its own directory",
+        )
+
+
+def _in_use(directory: str, holder: str) -> StoreRefusedError:
+    return StoreRefusedError(
+        f"{directory} is in use by process {holder}", next_step="stop that process, or give another directory"
+    )
 
 
 def read_identity(directory: str) -> Identity | None:

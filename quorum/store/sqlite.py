@@ -43,6 +43,7 @@ from quorum.store.directory import (
     WAL,
     Identity,
     Lock,
+    check_owner,
     finish_moving,
     identity_missing,
     is_blank,
@@ -195,11 +196,7 @@ class SqliteQuorumStore:
         check_wal(path, in_use=self._lock.was_open or (is_lock_lost and os.path.exists(path)))
 
     def _check_owner(self, identity: Identity, node_id: int, cluster_id: str | None) -> None:
-        if identity.node_id != node_id:
-            raise StoreRefusedError(
-                f"{self._directory} belongs to node {identity.node_id}, not to node {node_id}",
-                next_step="give the node its own directory",
-            )
+        check_owner(self._directory, identity, node_id)
         if cluster_id is not None and identity.cluster_id not in (None, cluster_id):
             raise self._wrong_cluster(identity.cluster_id, cluster_id)
 

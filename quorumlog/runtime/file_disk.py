@@ -10,6 +10,9 @@ Layout of a directory:
 Formatting writes facts.db first and meta.json last, by rename.  So a directory without meta.json and without logs was
 never in use.  If there are logs but no meta.json, a file was lost, and it is not recreated.
 
+A process first locks and checks all of its directories (`claim`), and writes to them afterwards.  So a refused start
+changes nothing.  A node without a broker also holds the lock, although it keeps only its quorum in the directory.
+
 **Open files** are kept in an LRU.  The LRUs of all data directories together use at most a quarter of RLIMIT_NOFILE,
 since connections need the rest.  However, each LRU may always keep `OPEN_FILES_MIN` files open.  A file that was closed
 is reopened when it is used.  Files with unflushed bytes are closed last, since Linux reports a failed write-back only
@@ -46,7 +49,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from quorumlog.errors import READ_ONLY_STEP, CorruptStoreError, FatalError, QuorumlogError, StoreRefusedError
@@ -57,6 +60,7 @@ from quorumlog.runtime.space import space_of
 from quorumlog.runtime.sqlite_facts import NEXT_STEP, SqliteFacts
 from quorumlog.runtime.stall import STALL_S, no_longer_than
 from quorumlog.runtime.syncs import Sync, SyncJob, Syncs, SyncThreads, close_all, is_fully_synced
+from quorumlog.words import uuid_text
 
 FORMAT_VERSION = 1
 SYNC_ONE_BY_ONE_MAX = 8  # more files and folders than this share one syncfs
@@ -71,8 +75,20 @@ logger = get_logger("disk")
 _T = TypeVar("_T")
 
 
+class Claim(NamedTuple):
+    """A data directory that this process has locked and checked.  meta: its identity; None if it is not formatted."""
+
+    root: Path
+    lock_fd: int
+    meta: dict[str, Any] | None
+
+    def release(self) -> None:
+        """Release the lock, unless a `FileDisk` owns it."""
+        os.close(self.lock_fd)
+
+
 class FileDisk:
-    """A data directory, locked by this process.  Created by `FileDisk.acquire`."""
+    """A data directory, locked by this process.  Created by `FileDisk.acquire` or `FileDisk.open_claimed`."""
 
     def __init__(
         self,
@@ -128,11 +144,33 @@ class FileDisk:
             CorruptStoreError: a file in it is missing or damaged.
             FatalError: its disk is full or failing, or its `facts.db` cannot be used.
         """
-        root = Path(root).absolute()
-        lock_fd = _lock(root, node_id)
+        [claimed] = claim([root], node_id, cluster_id)
+        return cls.open_claimed(claimed, node_id, cluster_id, new_directory_id, stall_s, syncs, directories)
+
+    @classmethod
+    def open_claimed(
+        cls,
+        claimed: Claim,
+        node_id: int,
+        cluster_id: str | None,
+        new_directory_id: Callable[[], UUID],
+        stall_s: float = STALL_S,
+        syncs: Syncs | None = None,
+        directories: int = 1,
+    ) -> FileDisk:
+        """Open a directory that `claim` returned, and format it if it is new.  The lock now belongs to the result.
+
+        The arguments are those of `acquire`.  If this raises, the lock is released.
+
+        Raises:
+            StoreRefusedError: it is not writable.
+            CorruptStoreError: a file in it is missing or damaged.
+            FatalError: its disk is full or failing, or its `facts.db` cannot be used.
+        """
+        root, lock_fd, meta = claimed
         try:
-            meta = _load_meta(root) or _format(root, node_id, cluster_id, new_directory_id())
-            _check_meta(root, meta, node_id, cluster_id)
+            if meta is None:
+                meta = _format(root, node_id, cluster_id, new_directory_id())
             disk = cls(root, lock_fd, meta, stall_s, syncs, directories)
         except OSError as error:
             os.close(lock_fd)
@@ -548,11 +586,81 @@ def _is_one_file_system(root: Path, device: int) -> bool:
 # -- lock and identity
 
 
-def _lock(root: Path, node_id: int) -> int:
-    """Return the descriptor that holds the lock."""
+def claim(roots: Sequence[str | Path], node_id: int, cluster_id: str | None) -> list[Claim]:
+    """Lock these data directories, and check that they belong to this node.  Call `release` on each one at the end.
+
+    cluster_id: None if this node does not know it yet.
+
+    This creates missing directories and lock files, but only once all existing directories are locked and checked.
+
+    Raises:
+        StoreRefusedError: a directory belongs to another node or cluster, is in use, has another format, is a copy of
+            another one, or is not writable.  None stays locked.
+        CorruptStoreError: a file is missing or damaged.
+        FatalError: a disk is full or failing.
+    """
+    paths = [Path(root).absolute() for root in roots]
+    claims: dict[int, Claim] = {}
     try:
-        root.mkdir(mode=0o750, parents=True, exist_ok=True)
-        fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        for create in (False, True):
+            for index, root in enumerate(paths):
+                if index not in claims and (fd := _lock(root, create)) is not None:
+                    claims[index] = Claim(root, fd, None)  # released if the checks fail
+                    claims[index] = Claim(root, fd, _checked_meta(root, node_id, cluster_id))
+            _refuse_copies(claims.values())
+        for claimed in claims.values():
+            _name_holder(claimed, node_id)
+    except BaseException:
+        for claimed in claims.values():
+            claimed.release()
+        raise
+    return [claims[index] for index in range(len(paths))]
+
+
+def _checked_meta(root: Path, node_id: int, cluster_id: str | None) -> dict[str, Any] | None:
+    try:
+        meta = _load_meta(root)
+    except OSError as error:
+        raise _refuse_access(root, error) from error
+    if meta is not None:
+        _check_meta(root, meta, node_id, cluster_id)
+    return meta
+
+
+def _refuse_copies(claims: Iterable[Claim]) -> None:
+    seen: dict[str, Path] = {}
+    for root, _, meta in claims:
+        if meta is None:
+            continue
+        other = seen.setdefault(meta["directory_id"], root)
+        if other != root:
+            raise StoreRefusedError(
+                f"{root} and {other} are both directory {uuid_text(UUID(meta['directory_id']))}: "
+                "one is a copy of the other",
+                next_step="remove one of them from data.dirs; a directory that is added must be empty",
+            )
+
+
+def _make_folder(root: Path) -> None:
+    """Create the folder and its missing parents, durably."""
+    if _exists(root):
+        return
+    if root.parent != root:
+        _make_folder(root.parent)
+    root.mkdir(mode=0o750, exist_ok=True)
+    _sync_folder(str(root.parent))
+
+
+def _lock(root: Path, create: bool) -> int | None:
+    """Return the descriptor that holds the lock; None if the lock file does not exist and `create` is False."""
+    try:
+        if create:
+            _make_folder(root)
+        fd = os.open(root / "lock", os.O_RDWR | (os.O_CREAT if create else 0) | os.O_CLOEXEC, 0o640)
+    except FileNotFoundError as error:
+        if not create:
+            return None
+        raise _refuse_access(root, error) from error
     except OSError as error:
         raise _refuse_access(root, error) from error
     try:
@@ -566,13 +674,17 @@ def _lock(root: Path, node_id: int) -> int:
         raise StoreRefusedError(
             f"{root} is in use by {holder or 'another process'}", next_step="stop that process or use another data dir"
         ) from error
-    try:
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"pid={os.getpid()} host={socket.gethostname()} node_id={node_id}\n".encode(), 0)
-    except OSError as error:
-        os.close(fd)
-        raise _refuse_access(root, error) from error
     return fd
+
+
+def _name_holder(claimed: Claim, node_id: int) -> None:
+    """Write this process into the lock file, for people and for the error of another process."""
+    try:
+        os.ftruncate(claimed.lock_fd, 0)
+        holder = f"pid={os.getpid()} host={socket.gethostname()} node_id={node_id}\n"
+        os.pwrite(claimed.lock_fd, holder.encode(), 0)
+    except OSError as error:
+        raise _refuse_access(claimed.root, error) from error
 
 
 def _load_meta(root: Path) -> dict[str, Any] | None:
@@ -654,6 +766,10 @@ def _refuse_access(root: Path, error: OSError) -> QuorumlogError:
     """Return the error to raise for an OSError: the disk fails, or this process cannot use the directory."""
     name = errno.errorcode.get(error.errno or 0, "?")
     message = f"cannot use data directory {root}: {error.strerror} ({name}) at {error.filename or root}"
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        file = next((path for path in (*reversed(root.parents), root) if path.exists() and not path.is_dir()), root)
+        what = "it" if file == root else str(file)
+        message = f"cannot use data directory {root}: {what} is not a directory"
     if error.errno in DISK_ERRNOS:
         return FatalError(message, "check the disk (full or failing), then start the broker again")
     if error.errno == errno.EROFS:  # the disk may fail, but a service without ReadWritePaths= gets the same error

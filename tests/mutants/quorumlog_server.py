@@ -104,4 +104,21 @@ MUTANTS = (
         "handler = signal.getsignal(signal.SIGINT)",
         (f"{RECOVER_TESTS}::test_an_interrupt_at_the_confirmation_changes_nothing",),
     ),
+    Mutant(
+        "a broker formats the data directory of a voter before the quorum directory is examined",
+        "quorumlog_server/control_plane.py",
+        "    check_unused(quorum_directory(config), config.node_id)  # first: `claim` may create lock files\n",
+        "",
+        (
+            "tests/unit/quorumlog_server/test_refused_starts.py"
+            "::test_broker_on_the_directory_of_a_stopped_voter_with_another_id",
+        ),
+    ),
+    Mutant(
+        "a voter does not lock its data directory",
+        "quorumlog_server/control_plane.py",
+        "    claims = claim_directories(config, config.data_dirs[:1])\n",
+        "    claims: list[Claim] = []\n",
+        ("tests/unit/quorumlog_server/test_refused_starts.py::test_second_voter_on_the_same_directory",),
+    ),
 )

@@ -208,4 +208,11 @@ MUTANTS = (
         "if error.errno == errno.EACCES:",
         (f"{UNIT}/test_file_disk.py::test_a_read_only_file_system_is_refused_with_the_disk_as_a_possible_cause",),
     ),
+    Mutant(
+        "a refused start creates a lock file in a new directory, because a later directory is locked afterwards",
+        FILE_DISK,
+        "for create in (False, True):",
+        "for create in (True,):",
+        ("tests/unit/quorumlog_server/test_refused_starts.py::test_broker_with_a_later_directory_in_use",),
+    ),
 )

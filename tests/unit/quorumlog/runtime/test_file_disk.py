@@ -171,7 +171,9 @@ def test_an_interrupted_formatting_starts_over(tmp_path: Path) -> None:
 
 def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreRefusedError, match=r"cannot use data directory .*file/d.*ENOTDIR") as refused:
+    with pytest.raises(
+        StoreRefusedError, match=r"cannot use data directory .*file/d: .*file is not a directory"
+    ) as refused:
         acquire(tmp_path / "file" / "d")
     assert refused.value.next_step.startswith("correct the path")
 
