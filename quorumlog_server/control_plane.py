@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 
 from google.protobuf.message import Message
@@ -44,6 +45,7 @@ from quorumlog.runtime.space import SpaceSamples
 from quorumlog.wire.rpcs import AnyRpc, Service
 from quorumlog_server.generations import log_lost_metadata
 from quorumlog_server.quorum_view import leaders_description
+from quorumlog_server.search import Search, state_of
 from quorumlog_server.standing import FileStanding, MemoryStanding, StandingStore
 from quorumlog_server.volunteer import Volunteer
 
@@ -102,6 +104,7 @@ def make_control_plane(config: NodeConfig, sources: Sources) -> ControlPlane:
     transport = GrpcTransport(config.control_listen)
     plane = ControlPlane(config, sources, make_store(config, sources), transport)
     plane.disk_paths = (quorum_directory(config),)
+    plane.asks_addresses = True
     transport.is_serving = lambda: plane.is_ready()[0]
     return plane
 
@@ -156,6 +159,8 @@ class ControlPlane:
         if isinstance(store, SqliteQuorumStore):
             self.standing = FileStanding(store.directory)
         self._volunteer: Volunteer | None = None
+        self._search: Search | None = None
+        self.asks_addresses = False  # a node without a cluster reports why its addresses do not answer; assignable
         self._entered = self._was_entered = False
         self.all_checks = self.checks  # the checks of the whole process; `broker run` adds its own
         self.disk_paths: tuple[str, ...] = ()  # data directories and quorum directory, for figures of free space
@@ -194,6 +199,9 @@ class ControlPlane:
         await self.node.__aenter__()  # closes the transport if it fails
         self.on_open()
         self._log_wait()
+        if self.asks_addresses and self._waits_for_cluster:
+            self._search = self._make_search()
+            self.node.run_beside(self._search.run(lambda: self.node.core.met), "search for the cluster")
         if self.disk_paths:
             self.node.run_beside(self.space.run(), "room on disks")
         self.node.run_beside(self.controller.run(), "active controller")
@@ -215,9 +223,19 @@ class ControlPlane:
         finally:
             await self.node.__aexit__(kind, error, trace)
 
+    @property
+    def _waits_for_cluster(self) -> bool:
+        return self.node.core.newborn is not None and not self.config.standalone
+
+    def _make_search(self) -> Search:
+        next_step = "start a node there, or give the control address (its port is 9093 by default) of one that runs"
+        if self.config.initial_voters:
+            next_step = "start every listed voter, with the same list"
+        return Search(self.peers(), partial(state_of, transport=self._transport), next_step)
+
     def _log_wait(self) -> None:
         """Log the nodes for which a node without a cluster waits, because it waits indefinitely."""
-        if self.node.core.newborn is None or self.config.standalone:
+        if not self._waits_for_cluster:
             return
         if self.config.initial_voters:
             voters = ",".join(f"{voter.node_id}@{voter.address}" for voter in self.config.initial_voters)
@@ -318,7 +336,8 @@ class ControlPlane:
         cluster_id = self.node.cluster_id
         if cluster_id is None or not self.node.core.met:
             asked = [*self.config.bootstrap, *(voter.address for voter in self.config.initial_voters)]
-            return Check(False, f"has not met its cluster yet; asks {', '.join(map(str, asked)) or 'nobody'}")
+            found = "" if self._search is None else self._search.text()
+            return Check(False, f"has not met its cluster yet; asks {found or ', '.join(map(str, asked)) or 'nobody'}")
         return Check(True, cluster_id)
 
     def _check_leader(self) -> Check:

@@ -104,6 +104,7 @@ def make_broker_process(config: NodeConfig, sources: Sources) -> BrokerProcess:
     transport = GrpcTransport(config.control_listen)
     worker = ProcessWorker(config.log_cleaner_bytes_per_second)
     process = BrokerProcess(config, sources, disks, make_store(config, sources), transport, clean_worker=worker)
+    process.plane.asks_addresses = True
     process.plane.disk_paths = (*config.data_dirs, quorum_directory(config))
     transport.is_serving = lambda: process.is_ready()[0]
     return process

@@ -121,4 +121,14 @@ MUTANTS = (
         "    claims: list[Claim] = []\n",
         ("tests/unit/quorumlog_server/test_refused_starts.py::test_second_voter_on_the_same_directory",),
     ),
+    Mutant(
+        "a node without a cluster names the cause only once",
+        "quorumlog_server/search.py",
+        'logger.warning("still in no cluster", causes=self.text(), next=self._next_step)\n',
+        'return logger.warning("still in no cluster", causes=self.text(), next=self._next_step)\n',
+        (
+            "tests/unit/quorumlog_server/test_search.py"
+            "::test_the_causes_are_logged_again_and_again_until_the_node_has_met_its_cluster",
+        ),
+    ),
 )
