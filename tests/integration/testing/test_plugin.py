@@ -24,10 +24,11 @@ A_USERS_TEST = """
 from confluent_kafka import Producer
 
 
-def test_produce(quorumlog_broker):
+def test_produce(quorumlog_broker, quorumlog_topic):
     delivered = []
     producer = Producer({"bootstrap.servers": quorumlog_broker.bootstrap})
-    producer.produce("orders", b"one", on_delivery=lambda error, message: delivered.append((error, message.offset())))
+    on_delivery = lambda error, message: delivered.append((error, message.offset()))
+    producer.produce(quorumlog_topic, b"one", on_delivery=on_delivery)
     assert producer.flush(20) == 0
     assert delivered == [(None, 0)]
 """
@@ -64,12 +65,16 @@ def test_the_broker_is_stopped_after_the_block() -> None:
     assert not Path(f"/proc/{broker.pid}").exists()
 
 
+def kctl(control: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", "quorumlog.kctl.main", "--controllers", control, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
 def test_the_first_member_of_a_group_does_not_wait_for_others() -> None:
     with standalone() as broker:
-        command = [sys.executable, "-m", "quorumlog.kctl.main", "--controllers", broker.control, "configs", "get"]
-        command += ["group.initial.rebalance.delay.ms", "--cluster", "-o", "json"]
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert [(each["value"], each["source"]) for each in json.loads(shown.stdout)] == [("0", "cluster")]
+        name = "group.initial.rebalance.delay.ms"
+        shown = kctl(broker.control, "configs", "get", name, "--cluster", "-o", "json")
+    assert [(each["value"], each["source"]) for each in json.loads(shown)] == [("0", "cluster")]
 
 
 def test_the_broker_ignores_settings_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,3 +171,42 @@ def test_only_unused_folders_are_deleted(tmp_path: Path, monkeypatch: pytest.Mon
         with standalone():
             assert {first, new, other, used} < set(tmp_path.iterdir())
         assert Path(f"/proc/{broker.pid}").exists()
+
+
+def test_configs_are_set_before_the_block_begins() -> None:
+    with standalone(configs={"num.partitions": "3"}) as broker:
+        shown = kctl(broker.control, "configs", "get", "num.partitions", "--cluster", "-o", "json")
+    assert [each["value"] for each in json.loads(shown)] == ["3"]
+
+
+def test_a_refused_config_is_reported() -> None:
+    with (
+        pytest.raises(QuorumlogError, match=r"not set: .*no\.such\.config"),
+        standalone(configs={"no.such.config": "1"}),
+    ):
+        pytest.fail("the config is unknown")
+
+
+BROKEN = """
+import quorumlog.testing.broker
+
+quorumlog.testing.broker.standalone.__wrapped__.__defaults__ = (0.01,)
+
+
+def test_one(quorumlog_broker, quorumlog_topic): ...
+"""
+
+
+def test_a_broker_that_does_not_start_is_reported_without_the_plugins_code(tmp_path: Path) -> None:
+    (tmp_path / "test_broken.py").write_text(BROKEN)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "quorumlog.testing.plugin"]
+    finished = subprocess.run(
+        [*command, "--rootdir", str(tmp_path), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert "the broker did not serve within 0.01 s" in finished.stdout
+    assert "plugin.py" not in finished.stdout

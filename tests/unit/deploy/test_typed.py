@@ -14,7 +14,7 @@ CACHE = ROOT / ".dev" / "tests" / "mypy"
 """The cache of mypy for our modules that have not changed since the last run."""
 REVEALED = {
     "broker.bootstrap": "str",
-    "standalone": "def (start_timeout_s: float =) -> contextlib._GeneratorContextManager[quorumlog.testing.Broker",
+    "standalone(configs={})": "contextlib._GeneratorContextManager[quorumlog.testing.broker.Broker",
     "DefaultSource.name": "def () -> str",
 }
 A_USERS_TEST = f"""

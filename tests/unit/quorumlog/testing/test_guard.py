@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from quorumlog import testing
 from quorumlog.errors import QuorumlogError
-from quorumlog.testing import STOP_TIMEOUT_S, guard
+from quorumlog.testing import STOP_TIMEOUT_S, broker, guard
 
 ROOT = str(Path(__file__).parents[3])
 
@@ -103,7 +102,7 @@ def test_the_folder_of_a_session_that_is_starting_is_not_removed_as_a_leftover(
 ) -> None:
     folder = tmp_path / "quorumlog-test-new"
     folder.mkdir()
-    others = iter([testing._remove_leftovers])
+    others = iter([broker._remove_leftovers])
     lock = fcntl.flock
 
     def flock(descriptor: int, operation: int) -> None:
@@ -114,12 +113,12 @@ def test_the_folder_of_a_session_that_is_starting_is_not_removed_as_a_leftover(
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(fcntl, "flock", flock)
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: None)
-    testing._start(str(folder), io.BytesIO())
+    broker._start(str(folder), io.BytesIO())
     assert (folder / "guard.lock").exists()
 
 
 def test_a_broker_that_ends_before_it_serves_is_reported_with_its_last_lines() -> None:
     process: Any = SimpleNamespace(stdin=io.BytesIO(), stdout=io.BytesIO(b"7\n"))
     with pytest.raises(QuorumlogError, match=r"(?s)^the broker ended before it served; its last lines:\n.*refused$"):
-        testing._ready(process, io.BytesIO(b"x" * 10_000 + b"\nbroker: the port is refused"), 600.0)
+        broker._ready(process, io.BytesIO(b"x" * 10_000 + b"\nbroker: the port is refused"), 600.0)
     assert not process.stdin.closed
