@@ -197,6 +197,8 @@ async def _main(program: str, body: Body, log_format: str, shutdown_timeout_ms: 
     status, cause = await _ended(program, task, log_format, broken)
     if process.on_end is not None:
         await _note_end(process.on_end, status, cause)
+    if status == EXIT_OK:  # otherwise the last line is the error
+        logger.info("stopped", reason=process.stop_reason)
     loop.call_later(KILL_GRACE_S, _end_without_threads, status)  # closing the loop waits for its threads
     return status
 

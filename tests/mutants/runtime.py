@@ -215,4 +215,11 @@ MUTANTS = (
         "for create in (True,):",
         ("tests/unit/quorumlog_server/test_refused_starts.py::test_broker_with_a_later_directory_in_use",),
     ),
+    Mutant(
+        "a failed process ends with the line of a clean stop",
+        "quorumlog/runtime/run.py",
+        "    if status == EXIT_OK:  # otherwise the last line is the error\n",
+        "    if True:\n",
+        (f"{UNIT}/test_run.py::test_a_failure_is_not_logged_as_a_stop",),
+    ),
 )

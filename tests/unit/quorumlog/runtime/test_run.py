@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from structlog.testing import CapturingLogger
 
 from quorumlog.errors import ConfigError, CorruptStoreError, QuorumlogError, StoreRefusedError
 from quorumlog.runtime import run as runtime
@@ -55,6 +56,22 @@ def test_each_error_determines_the_exit_status(
     assert exit_status(error)[0] == status
     assert run(failing(error)) == status
     assert capsys.readouterr().err.splitlines()[-1].startswith("broker: ")
+
+
+def test_the_last_log_line_of_a_clean_stop_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(process: Process) -> None:
+        process.stop("SIGTERM")
+
+    monkeypatch.setattr(runtime, "logger", lines := CapturingLogger())
+    assert run(body) == 0
+    found = [(line.method_name, *line.args, line.kwargs["reason"]) for line in lines.calls]
+    assert found == [("info", "stopping", "SIGTERM"), ("info", "stopped", "SIGTERM")]
+
+
+def test_a_failure_is_not_logged_as_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "logger", lines := CapturingLogger())
+    assert run(failing(QuorumlogError("odd"))) == 1
+    assert lines.calls == []
 
 
 def test_the_last_line_reports_the_problem_and_the_next_step(capsys: pytest.CaptureFixture[str]) -> None:
