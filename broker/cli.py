@@ -49,7 +49,9 @@ async def _run_once(config: NodeConfig, process: Process, farewell: Farewell, be
         from broker.server.process import make_broker_process
         from quorumlog.runtime.clock import Sources
         from quorumlog.runtime.metrics import Metrics
+        from quorumlog_server.control_plane import check_start
 
+    await check_start(config)
     metrics = Metrics()
     broker = make_broker_process(config, Sources.real())
     broker.plane.before = before

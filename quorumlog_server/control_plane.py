@@ -41,6 +41,7 @@ from quorumlog.runtime.file_disk import Claim, claim
 from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
+from quorumlog.runtime.server_cli import check_addresses
 from quorumlog.runtime.space import SpaceSamples
 from quorumlog.wire.rpcs import AnyRpc, Service
 from quorumlog_server.generations import log_lost_metadata
@@ -61,6 +62,19 @@ logger = get_logger("quorum")
 def quorum_directory(config: NodeConfig) -> str:
     """Return the path of the quorum store."""
     return os.path.join(config.data_dirs[0], QUORUM_FOLDER)
+
+
+async def check_start(config: NodeConfig) -> None:
+    """Refuse a start that must fail before anything is created: the node runs already, or a port is in use.
+
+    If the same command runs twice, the error names the directory and the process, which helps more than a port.
+
+    Raises:
+        ConfigError: the quorum directory is in use or another node's, or an address cannot be bound.
+        FatalError: the quorum directory is damaged, or its disk fails.
+    """
+    check_unused(quorum_directory(config), config.node_id)
+    await check_addresses(config)
 
 
 def claim_directories(config: NodeConfig, directories: Sequence[str]) -> list[Claim]:

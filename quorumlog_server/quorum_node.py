@@ -220,8 +220,9 @@ async def _run_once(config: NodeConfig, process: Process, farewell: Farewell, be
     with made_to_last():  # otherwise each garbage collection would walk the new modules
         from quorumlog.runtime.clock import Sources
         from quorumlog.runtime.metrics import Metrics
-        from quorumlog_server.control_plane import locked_directory, make_control_plane
+        from quorumlog_server.control_plane import check_start, locked_directory, make_control_plane
 
+    await check_start(config)
     metrics = Metrics()
     plane = make_control_plane(config, Sources.real())
     plane.before = before

@@ -216,15 +216,24 @@ async def observed(config: NodeConfig, checks: Checks, metrics: Metrics) -> Asyn
     from quorumlog.runtime.http import HttpServer, health_routes
     from quorumlog.runtime.metrics import add_process_metrics
 
-    loop = asyncio.get_running_loop()
-    if (refused := await loop.run_in_executor(None, _refused_addresses, config)) is not None:
-        raise refused
+    await check_addresses(config)
     if config.http_listen is None:
         yield "off"
         return
     add_process_metrics(metrics)
     async with HttpServer(config.http_listen, health_routes(checks, metrics.render)) as server:
         yield str(server.address)
+
+
+async def check_addresses(config: NodeConfig) -> None:
+    """Check that the server could listen on all of its addresses now.
+
+    Raises:
+        ConfigError: naming every address that cannot be bound.
+    """
+    loop = asyncio.get_running_loop()
+    if (refused := await loop.run_in_executor(None, _refused_addresses, config)) is not None:
+        raise refused
 
 
 def _refused_addresses(config: NodeConfig) -> ConfigError | None:

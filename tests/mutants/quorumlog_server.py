@@ -131,4 +131,14 @@ MUTANTS = (
             "::test_the_causes_are_logged_again_and_again_until_the_node_has_met_its_cluster",
         ),
     ),
+    Mutant(
+        "a broker whose port is in use formats its data directory",
+        "quorumlog_server/control_plane.py",
+        "    await check_addresses(config)\n",
+        "",
+        (
+            "tests/integration/cli/test_servers.py"
+            "::test_a_broker_whose_port_is_in_use_exits_with_2_and_names_the_address",
+        ),
+    ),
 )

@@ -95,7 +95,7 @@ def test_a_broker_whose_port_is_in_use_exits_with_2_and_names_the_address(tmp_pa
             assert (done.returncode, done.stdout) == (2, ""), done.stderr
             where = {"--listen": f"default={address}", "--http": f"{address} (http.listen)"}.get(flag, address)
             assert f"cannot listen on {where}: Address already in use (next: stop the process " in done.stderr
-            assert not (tmp_path / flag / "quorum").exists(), "found before anything was written"
+            assert not (tmp_path / flag).exists(), "found before anything was written"
 
 
 def test_a_directory_in_use_exits_with_2(standalone: Server) -> None:
@@ -103,6 +103,28 @@ def test_a_directory_in_use_exits_with_2(standalone: Server) -> None:
     assert done.returncode == 2
     assert standalone.fields["data_dir"] in done.stderr
     assert str(standalone.process.pid) in done.stderr
+
+
+def test_a_broker_on_the_directory_of_a_running_voter_does_not_change_it(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    root = tmp_path / "v"
+    arguments = ("--standalone", "--data-dir", root, "--node-id", "1", "--listen", "127.0.0.1:0", "--http", "off")
+    voter = start_server("quorum-node", *arguments)
+    before = {path.name: path.read_bytes() for path in root.iterdir() if path.is_file()}
+    control = voter.fields["control"]
+    done = run("broker", "run", "--data-dir", root, "--node-id", "14", "--controllers", control, *ANYWHERE)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"is in use by process {voter.process.pid}" in done.stderr
+    assert "the previous process" not in done.stderr
+    assert {path.name: path.read_bytes() for path in root.iterdir() if path.is_file()} == before
+    voter.process.kill()
+    voter.process.wait()
+    again = start_server("quorum-node", *arguments)
+    assert again.stop() == 0
+    lines = again.errors()
+    assert "the previous process recorded no cause" in lines
+    assert "the previous process failed" not in lines
 
 
 def test_a_directory_of_another_node_exits_with_2(start_server: StartServer, tmp_path: Path) -> None:
