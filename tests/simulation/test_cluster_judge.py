@@ -22,7 +22,7 @@ from quorum.transport import convert
 from quorumlog.client.producer import ACKS_ALL
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire.record_batch import Codec, patch
-from simulation.cluster import compactions, deletions
+from simulation.cluster import compactions, deletions, replicas
 from simulation.cluster.answers import AnswerWatch
 from simulation.cluster.clients import Clients
 from simulation.cluster.compaction import Compaction, Entry, KeyedRecords
@@ -126,6 +126,21 @@ def test_an_unclean_leader_may_start_above_its_shared_history(history: History) 
     assert (history.start, history.end) == (5, 5)
     assert history.add(batch(5, 2), 0.1, FORGETS_S) is None
     assert history.at(3) is None
+
+
+def test_a_replica_may_truncate_committed_records_only_below_the_log_start_of_the_leader(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence = Evidence(frozenset(), {})
+    monkeypatch.setattr(evidence, "history", lambda key: history)
+    monkeypatch.setattr(replicas, "batches_of", lambda *_: [batch(0, 0, 1)])
+    watch: Any = SimpleNamespace(_evidence=evidence)
+    run: Any = SimpleNamespace(node_id=1, copies={})
+    log: Any = SimpleNamespace(end_offset=2)
+    with pytest.raises(Violation, match=r"^I20: 1 truncates "):
+        ReplicaWatch._truncates(watch, run, history.key, log, 0)
+    history.begin_at(2)
+    ReplicaWatch._truncates(watch, run, history.key, log, 0)
 
 
 def test_leaders_may_begin_above_the_committed_end_until_one_of_them_commits_more(history: History) -> None:
