@@ -66,6 +66,9 @@ class PlaceWatch:
             if key in unknown:
                 found |= {unknown[key]}
             if (log := logs.get(key)) is not None:
+                directory = logs._directories[log.directory_id]
+                if directory.failure is None and not directory.disk.exists(log.folder):
+                    continue  # without records, a replica is nowhere: the next start may find an older copy of it
                 found |= {log.directory_id}
                 if copy is not None and copy.log is log and copy.may_be_decided:
                     found |= {copy.source.id, copy.target.id}

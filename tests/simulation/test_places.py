@@ -17,11 +17,16 @@ KEY = LogKey(UUID(int=1), 0, 5)
 A, B, C = (UUID(int=number) for number in (10, 11, 12))
 
 
-def ends(watch: PlaceWatch, *, seen_in: UUID | None, failed: set[UUID]) -> frozenset[UUID]:
+def ends(watch: PlaceWatch, *, seen_in: UUID | None, failed: set[UUID], has_records: bool = True) -> frozenset[UUID]:
     """End a process that saw the replica in a directory, or did not see it; return where the replica may be now."""
-    logs = {} if seen_in is None else {KEY: SimpleNamespace(directory_id=seen_in)}
+    logs = {} if seen_in is None else {KEY: SimpleNamespace(directory_id=seen_in, folder="logs/t-0")}
+    disk = SimpleNamespace(exists=lambda folder: has_records)
     manager = SimpleNamespace(
-        logs=logs, get=logs.get, failed_disks=dict.fromkeys(failed), moves=SimpleNamespace(_copy=None)
+        logs=logs,
+        get=logs.get,
+        failed_disks=dict.fromkeys(failed),
+        moves=SimpleNamespace(_copy=None),
+        _directories={each: SimpleNamespace(failure=each if each in failed else None, disk=disk) for each in (A, B, C)},
     )
     run: Any = SimpleNamespace(recovered=True, node_id=1, context=SimpleNamespace(logs=manager))
     watch.ended(run)
@@ -45,6 +50,11 @@ def test_a_replica_that_was_seen_may_have_another_copy_only_in_a_directory_that_
 
 def test_a_replica_that_was_not_seen_in_any_working_directory_has_no_place() -> None:
     assert ends(watching(A, B), seen_in=None, failed=set()) == frozenset()
+
+
+def test_a_replica_without_records_has_no_place() -> None:
+    assert ends(watching(), seen_in=A, failed=set(), has_records=False) == frozenset()
+    assert ends(watching(A), seen_in=A, failed={A}, has_records=False) == {A}
 
 
 def finds(watch: PlaceWatch, *, good: set[UUID], damaged: set[UUID]) -> None:
