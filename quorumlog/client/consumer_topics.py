@@ -1,14 +1,27 @@
-"""The topics to which a consumer subscribes, by name or pattern, and the partitions of a consumer without a group."""
+"""The topics to which a consumer subscribes, by name or pattern, and the partitions of a consumer without a group.
+
+A warning about missing topics uses the standard logging module, because the user's program configures its own logging.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Final
 
 from quorumlog.client.cluster import Cluster, TopicState
 from quorumlog.client.consumer_reading import Reading
 from quorumlog.client.consumer_settings import CALL_TIMEOUT_S
 from quorumlog.client.messages import TopicPartition
+from quorumlog.words import listed
+
+logger = logging.getLogger("quorumlog.client")
+CREATION_S: Final = 0.3
+"""The pause before a second look for missing topics, in seconds: the brokers may create them meanwhile."""
+NAMES_SHOWN_MAX: Final = 10
+"""Number of missing topics that a warning names; the others are only counted."""
 
 
 class Subscription:
@@ -21,23 +34,45 @@ class Subscription:
         self._cluster = cluster
         self._names = names
         self._pattern = None if pattern is None else re.compile(pattern)
+        self._has_looked = False
 
     async def found(self, timeout_s: float = CALL_TIMEOUT_S) -> tuple[frozenset[str], dict[str, int]]:
         """Return the subscribed topics, and the number of partitions of each that exists.  Raises: ClusterError."""
-        if self._names is not None:
-            return self._names, await self._cluster.partition_counts(self._names, timeout_s)
         counts = {name: len(state.leader_epochs) for name, state in (await self.states(timeout_s)).items()}
-        return frozenset(counts), counts
+        return frozenset(counts) if self._names is None else self._names, counts
 
     async def states(self, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, TopicState]:
-        """Return the state of each subscribed topic that exists.  Raises: ClusterError."""
+        """Return the state of each subscribed topic that exists.  Raises: ClusterError.
+
+        The first call logs a warning if a topic that is subscribed to by its name does not exist.
+        """
         if self._names is not None:
-            return await self._cluster.topic_states(self._names, timeout_s)
+            states = await self._cluster.topic_states(self._names, timeout_s)
+            if not self._has_looked and states.keys() != self._names:
+                # The first broker may be behind, or the request made the brokers create the topics.
+                await asyncio.sleep(CREATION_S)
+                self._cluster.ask_another_broker()
+                states = {**states, **await self._cluster.topic_states(self._names, timeout_s)}
+                warn_of_missing(self._names - states.keys())
+            self._has_looked = True
+            return states
         assert self._pattern is not None
         states = await self._cluster.topic_states(None, timeout_s)
         return {
             name: state for name, state in states.items() if not state.is_internal and self._pattern.fullmatch(name)
         }
+
+
+def warn_of_missing(topics: Collection[str]) -> None:
+    """Log a warning that names these topics; they do not exist."""
+    if not topics:
+        return
+    shown = sorted(topics)[:NAMES_SHOWN_MAX]
+    if len(topics) > len(shown):
+        shown.append(f"{len(topics) - len(shown)} more")
+    one = f"topic {shown[0]} does not exist; the consumer waits until it is created"
+    several = f"topics {listed(shown)} do not exist; the consumer waits until they are created"
+    logger.warning("%s: check the spelling", one if len(topics) == 1 else several)
 
 
 class AllPartitions:

@@ -175,8 +175,8 @@ class Consumer:
         """Connect, and begin to join the group or to fetch; `async with` calls this.  Does not wait for an assignment.
 
         Raises:
-            ClusterError: no broker answers within `failure_timeout_s`.  A missing topic is not an error: it is read
-                once it exists.
+            ClusterError: no broker answers within `failure_timeout_s`.  A missing topic is not an error, but causes a
+                warning in the log of `quorumlog.client`: it is read once it exists.
         """
         reads_all = self._group is None and self._settings.is_subscribed
         if reads_all:
@@ -252,7 +252,7 @@ class Consumer:
         Raises:
             ClusterError: a partition or the group cannot be reached for `failure_timeout_s` (retriable); the position
                 is out of range and `auto_offset_reset` is "none"; a batch is damaged; a listener failed; the group
-                refuses the member; or the consumer is closed.
+                refuses the member; the consumer has neither topics nor assigned partitions; or it is closed.
         """
         now = self._in_progress
         at = now.at
@@ -323,6 +323,11 @@ class Consumer:
         """Take the next batch of any partition; return whether there is one.  Raises: as `async for`."""
         if self._closed is not None:
             raise self._closed.again()
+        if not self._settings.is_subscribed and not self._reading.positions:
+            message = "the consumer has no topics and no partitions to read"
+            raise ClusterError(
+                ApiError.INVALID_REQUEST, message, "pass topics or pattern to Consumer, or call assign() first"
+            )
         if self._group is not None and not self._group.may_read():
             return False
         if self._reading.take():

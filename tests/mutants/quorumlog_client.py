@@ -9,6 +9,7 @@ ASSIGNORS = "quorumlog/client/assignors.py"
 BROKER_CALLS = "quorumlog/client/broker_calls.py"
 CLUSTER = "quorumlog/client/cluster.py"
 COMMITS = "quorumlog/client/consumer_commits.py"
+CONSUMER = "quorumlog/client/record_consumer.py"
 CONSUMER_GROUP = "quorumlog/client/consumer_group.py"
 CONSUMER_PROGRESS = "quorumlog/client/consumer_progress.py"
 CONSUMER_READING = "quorumlog/client/consumer_reading.py"
@@ -50,6 +51,20 @@ STARTING_TESTS = "tests/unit/quorumlog/client/test_starting_offsets.py"
 SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
+    Mutant(
+        "a consumer without topics and partitions waits for records",
+        CONSUMER,
+        "        if not self._settings.is_subscribed and not self._reading.positions:\n",
+        "        if False:\n",
+        (f"{CONSUMER_TESTS}::test_a_consumer_without_topics_and_partitions_is_refused_records_at_once",),
+    ),
+    Mutant(
+        "a consumer warns of a topic that the first broker does not know yet",
+        CONSUMER_TOPICS,
+        "                states = {**states, **await self._cluster.topic_states(self._names, timeout_s)}\n",
+        "",
+        (f"{CONSUMER_TESTS}::test_a_topic_that_the_first_broker_does_not_know_yet_causes_no_warning",),
+    ),
     Mutant(
         "a sticky assignor misses a move that became possible when another member gave a partition away",
         ASSIGNORS,

@@ -18,6 +18,7 @@ from quorumlog.runtime.addresses import Address
 from tests.unit.broker.kafka.fake import FakeLog
 from tests.unit.broker.kafka.wellness import until
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
+from tests.unit.quorumlog.client.fake_groups import group_brokers
 
 NOW = 1_700_000_000_000
 
@@ -235,6 +236,90 @@ async def test_calls_without_the_group_or_assignment_that_they_need_are_refused(
             consumer.assign([("t", 0)])
     with pytest.raises(ClusterError, match="was closed"):
         await consumer.get()
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_a_consumer_without_topics_and_partitions_is_refused_records_at_once(
+    brokers: FakeBrokers, group: str | None
+) -> None:
+    async with reading(brokers, topics=None, group=group) as consumer:
+        for call in (consumer.get, consumer.get_many, consumer.__anext__, consumer.batches().__anext__):
+            with pytest.raises(ClusterError, match="no topics and no partitions") as failure:
+                async with asyncio.timeout(5):
+                    await call()
+            assert (failure.value.code, failure.value.retriable) == ("INVALID_REQUEST", False)
+            assert "assign" in failure.value.next_step
+        consumer.assign([("t", 0)])
+        assert consumer.assignment() == {("t", 0)}
+        consumer.assign([])
+        with pytest.raises(ClusterError, match="no topics and no partitions"):
+            await consumer.get()
+
+
+def missing_topics(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.name == "quorumlog.client"]
+
+
+async def test_one_warning_names_the_topics_that_do_not_exist(
+    brokers: FakeBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with reading(brokers, topics=["t", "nope", "mayb"], metadata_age_s=0.05) as consumer:
+        assert len(await take(consumer, 20)) == 20
+        assert await consumer.get(timeout_s=0.3) is None
+        (warning,) = missing_topics(caplog)
+        assert warning.startswith("topics mayb and nope do not exist; the consumer waits until they are created")
+        await brokers.create("nope", [1])
+        await brokers.fill("nope", 0, batch(7))
+        assert [each.topic for each in await take(consumer, 1)] == ["nope"]
+        await brokers.delete("nope")
+        await until(lambda: ("nope", 0) not in consumer.assignment())
+    assert len(missing_topics(caplog)) == 1, "a topic that existed at first is deleted later without a warning"
+
+
+async def test_a_topic_that_the_first_broker_does_not_know_yet_causes_no_warning(
+    brokers: FakeBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    await brokers.hold_back(1)
+    await brokers.create("u", [2])
+    await brokers.fill("u", 0, batch(1))
+    async with reading(brokers, topics=["u"], metadata_age_s=60) as consumer:
+        assert len(await take(consumer, 1)) == 1
+    assert not missing_topics(caplog)
+
+
+async def test_a_topic_that_the_look_up_creates_is_read_at_once_and_causes_no_warning(
+    brokers: FakeBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def create() -> None:
+        await until(lambda: consumer._cluster.cluster_id is not None)
+        await brokers.create("u", [2])
+        await brokers.fill("u", 0, batch(1))
+
+    consumer = reading(brokers, topics=["u"], metadata_age_s=60)
+    creation = asyncio.ensure_future(create())
+    async with consumer:
+        assert len(await take(consumer, 1)) == 1
+    await creation
+    assert not missing_topics(caplog)
+
+
+async def test_a_pattern_that_matches_no_topic_causes_no_warning(
+    brokers: FakeBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with reading(brokers, topics=None, pattern="nope.*", metadata_age_s=0.05) as consumer:
+        assert await consumer.get(timeout_s=0.2) is None
+    assert not missing_topics(caplog)
+
+
+async def test_a_member_of_a_group_warns_of_a_topic_that_does_not_exist(caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        group_brokers() as (brokers, _),
+        reading(brokers, topics=["nope"], group="g", metadata_age_s=0.05) as member,
+    ):
+        await until(lambda: bool(missing_topics(caplog)))
+        assert await member.get(timeout_s=0.2) is None
+    (warning,) = missing_topics(caplog)
+    assert warning.startswith("topic nope does not exist; the consumer waits until it is created")
 
 
 @pytest.mark.parametrize("noticed", [True, False])
