@@ -39,6 +39,7 @@ from quorumlog.client.admin_values import (
     TopicDescription,
     advised,
     as_time_ms,
+    changed_perhaps,
     cluster_description,
     config_value,
     done_or_raise,
@@ -76,8 +77,8 @@ class Admin(Closing):
         timeout_s: the time limit of a call without a `timeout_s` of its own.
 
     Every call raises:
-        ClusterError: the call was refused, or TIMED_OUT: a change may have been made.  `code` has Kafka's name of the
-            error.  A call about several objects raises the subclass RefusalsError.
+        ClusterError: the call was refused, or TIMED_OUT: if it changes something, this may have been done.  `code` has
+            Kafka's name of the error.  A call about several objects raises the subclass RefusalsError.
         ConfigError: an argument is invalid; nothing was sent.
     """
 
@@ -150,7 +151,7 @@ class Admin(Closing):
         def request(names: list[str]) -> dict[str, Any]:
             return {"topics": [creatable(new[name]) for name in names], "validate_only": validate_only}
 
-        async with self._call("the creation of topics", timeout_s) as left_s:
+        async with self._call("the creation of topics", timeout_s, changes=not validate_only) as left_s:
             changes = await self._brokers.change_topics(
                 Api.CREATE_TOPICS, list(new), request, lambda reply: reply.topics, left_s()
             )
@@ -164,7 +165,7 @@ class Admin(Closing):
     async def delete_topic(self, name: str, *, timeout_s: float | None = None) -> None:
         """Delete a topic with its records."""
         check_texts("topic", [name])
-        async with self._call(f"topic {name}", timeout_s) as left_s:
+        async with self._call(f"topic {name}", timeout_s, changes=True) as left_s:
             changes = await self._brokers.change_topics(
                 Api.DELETE_TOPICS,
                 [name],
@@ -182,7 +183,7 @@ class Admin(Closing):
         """Add partitions to a topic until it has `total`.  Records stay in place; keys may map to other partitions."""
         check_texts("topic", [name])
         fits("total", total, INT32_MAX)
-        async with self._call(f"topic {name}", timeout_s) as left_s:
+        async with self._call(f"topic {name}", timeout_s, changes=not validate_only) as left_s:
             changes = await self._brokers.change_topics(
                 Api.CREATE_PARTITIONS,
                 [name],
@@ -273,7 +274,7 @@ class Admin(Closing):
         configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
         changed = {"resource_type": kind, "resource_name": name, "configs": configs}
         values = {"resources": [changed], "validate_only": validate_only}
-        async with self._call(what, timeout_s) as left_s:
+        async with self._call(what, timeout_s, changes=not validate_only) as left_s:
             await self._brokers.ask(Api.INCREMENTAL_ALTER_CONFIGS, values, what, left_s(), at)
 
     # -- records and offsets
@@ -288,7 +289,7 @@ class Admin(Closing):
         check_partitions(before)
         ends = {TopicPartition(*key): _TO_THE_END for key, to in before.items() if to == "latest"}
         wanted = {**offsets_of({key: to for key, to in before.items() if to != "latest"}), **ends}
-        async with self._call("the deletion of records", timeout_s) as left_s:
+        async with self._call("the deletion of records", timeout_s, changes=True) as left_s:
             await self._partitions.resolved(wanted, left_s)
             return await self._partitions.delete_before(wanted, left_s)
 
@@ -351,7 +352,7 @@ class Admin(Closing):
         """
         wanted = offsets_of(offsets)
         check_texts("group", [group])
-        async with self._call(f"group {group}", timeout_s) as left_s:
+        async with self._call(f"group {group}", timeout_s, changes=True) as left_s:
             await self._refuse_outside(wanted, left_s)
             await self._commit(group, wanted, left_s)
 
@@ -387,7 +388,7 @@ class Admin(Closing):
         place = end_of(to) if isinstance(to, str) else as_time_ms(to)
         named = None if partitions is None else named_partitions(partitions)
         check_texts("group", [group])
-        async with self._call(f"group {group}", timeout_s) as left_s:
+        async with self._call(f"group {group}", timeout_s, changes=not dry_run) as left_s:
             committed = await self._groups.committed(group, left_s())
             if named is None and not committed:
                 raise ClusterError(ApiError.OFFSET_NOT_COMMITTED, f"group {group} has no committed offsets to reset")
@@ -411,7 +412,7 @@ class Admin(Closing):
     async def delete_group(self, group: str, *, timeout_s: float | None = None) -> None:
         """Delete a group that has no members, and its offsets."""
         check_texts("group", [group])
-        async with self._call(f"group {group}", timeout_s) as left_s:
+        async with self._call(f"group {group}", timeout_s, changes=True) as left_s:
             await self._groups.delete(group, left_s())
 
     async def delete_group_offsets(
@@ -423,7 +424,7 @@ class Admin(Closing):
             raise ConfigError("partitions is empty")
         check_partitions(keys)
         check_texts("group", [group])
-        async with self._call(f"group {group}", timeout_s) as left_s:
+        async with self._call(f"group {group}", timeout_s, changes=True) as left_s:
             _raise_refusals(await self._groups.delete_offsets(group, keys, left_s()), keys)
 
     # -- share groups
@@ -447,7 +448,7 @@ class Admin(Closing):
         """
         wanted = offsets_of(offsets)
         check_texts("group", [group])
-        async with self._call(f"group {group}", timeout_s) as left_s:
+        async with self._call(f"group {group}", timeout_s, changes=True) as left_s:
             await self._refuse_outside(wanted, left_s)
             starts = {(key.topic, key.partition): offset for key, offset in wanted.items()}
             _raise_refusals(await self._groups.shares.alter(group, starts, left_s()), wanted)
@@ -460,17 +461,20 @@ class Admin(Closing):
         check_texts("topic", names)
         distinct("topics", names)
         check_texts("group", [group])
-        async with self._call(f"group {group}", timeout_s) as left_s:
+        async with self._call(f"group {group}", timeout_s, changes=True) as left_s:
             refusals = await self._groups.shares.delete(group, names, left_s())
             done_or_raise({name: refusals.get(name) for name in names})
 
     # -- time limit and errors of every call
 
     @asynccontextmanager
-    async def _call(self, what: str, timeout_s: float | None) -> AsyncIterator[Callable[[], float]]:
+    async def _call(
+        self, what: str, timeout_s: float | None, *, changes: bool = False
+    ) -> AsyncIterator[Callable[[], float]]:
         """Limit the time of a call, and add a next step to its errors.
 
-        Yields a function that returns the seconds left.  what: the subject of the call, for the error.
+        Yields a function that returns the seconds left.  what: the subject of the call, for the error.  changes: the
+        call may change something, even if it gets no answer.
         """
         limit_s = self._timeout_s if timeout_s is None else positive(timeout_s)
         loop = asyncio.get_running_loop()
@@ -480,9 +484,12 @@ class Admin(Closing):
                 yield lambda: max(deadline - loop.time(), 0.001)
         except TimeoutError as cause:
             message = f"{what}: no answer within {limit_s:g} s"
-            raise advised(ClusterError(ApiError.TIMED_OUT, message, retriable=True)) from cause
+            error = advised(ClusterError(ApiError.TIMED_OUT, message, retriable=True))
+            raise (changed_perhaps(error) if changes else error) from cause
         except ClusterError as error:
             advised(error)
+            if changes:
+                changed_perhaps(error)
             raise
 
 

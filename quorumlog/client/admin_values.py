@@ -44,9 +44,8 @@ NEXT_STEPS: Final = {
     ApiError.CLUSTER_AUTHORIZATION_FAILED: "ask the owner of the cluster for the right to do this",
     ApiError.CLIENT_CLOSED: "make a new Admin",
     ApiError.UNSUPPORTED_VERSION: "use brokers of Apache Kafka 3.1 or later, or of quorumlog",
-    ApiError.TIMED_OUT: _LOOK,
-    ApiError.REQUEST_TIMED_OUT: _LOOK,
 }
+_NO_ANSWER: Final = (ApiError.TIMED_OUT, ApiError.REQUEST_TIMED_OUT)
 _RETRY: Final = "check that the brokers run, then retry"
 _LOGS: Final = "the brokers' logs may have the cause"
 
@@ -185,6 +184,15 @@ def done_or_raise(outcomes: Mapping[K, T | ClusterError]) -> dict[K, T]:
     if refusals:
         raise RefusalsError(refusals, done)
     return done
+
+
+def changed_perhaps(error: ClusterError) -> ClusterError:
+    """Return the error of a call that changes something; if it or a part has no answer, name this as the next step."""
+    parts = error.refusals.values() if isinstance(error, RefusalsError) else ()
+    for each in (error, *parts):
+        if each.code in _NO_ANSWER:
+            each.next_step = _LOOK
+    return error
 
 
 def advised(error: ClusterError) -> ClusterError:

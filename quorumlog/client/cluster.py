@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from quorumlog.client.kafka import KafkaConnection, error_word
+from quorumlog.client.kafka import CHECK_ADDRESSES, KafkaConnection, error_word
 from quorumlog.client.messages import check_texts, client_id_problem
 from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.runtime.addresses import Address, parse_list, parse_target
@@ -562,14 +562,14 @@ class Cluster(Closing):
         """
         addresses = list(dict.fromkeys((*self._view.brokers.values(), *self._bootstrap)))
         addresses.sort(key=lambda address: (self._failed.get(address, -1), address != self._last_good))
-        failures = []
+        failures: list[ClusterError] = []
         for address in addresses:
             try:
                 answer = await ask(address)
             except ClusterError as error:
                 if not error.retriable:
                     raise
-                failures.append(error.message)
+                failures.append(error)
                 self._ask_last(address)
                 continue
             self._last_good = address
@@ -577,8 +577,8 @@ class Cluster(Closing):
             return address, answer
         raise ClusterError(
             ApiError.BROKER_UNAVAILABLE,
-            f"no broker answers: {'; '.join(failures)}",
-            CHECK_BROKERS,
+            f"no broker answers: {'; '.join(each.message for each in failures)}",
+            CHECK_ADDRESSES if all(each.next_step == CHECK_ADDRESSES for each in failures) else CHECK_BROKERS,
             retriable=True,
             refresh_metadata=True,
         )

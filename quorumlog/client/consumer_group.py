@@ -6,12 +6,13 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Set
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer_commits import Commits
 from quorumlog.client.consumer_reading import Reading
-from quorumlog.client.consumer_settings import CLOSE_TIMEOUT_S, ConsumerSettings
+from quorumlog.client.consumer_settings import CALL_TIMEOUT_S, CLOSE_TIMEOUT_S, ConsumerSettings
 from quorumlog.client.consumer_topics import Subscription
 from quorumlog.client.group_member import GroupMember, MemberSettings
 from quorumlog.client.groups import GroupClient
@@ -57,7 +58,9 @@ class ConsumerGroup:
         self._listener_error: ClusterError | None = None
         self.member: GroupMember | None = None
         if settings.is_subscribed:
-            self.member = GroupMember(cluster, groups, self, _member_settings(settings), subscription.found)
+            topics_s = min(CALL_TIMEOUT_S, settings.failure_timeout_s)  # else the user learns of a failure too late
+            topics = partial(subscription.found, topics_s)
+            self.member = GroupMember(cluster, groups, self, _member_settings(settings), topics)
             commits.member = self.member
 
     def start(self) -> None:

@@ -316,7 +316,7 @@ class CoordinatorCalls:
                 return await ask(broker_id, address, min(left_s, HURRY_S))
             except ClusterError as error:
                 text = f"broker {broker_id}: {error.message}"
-                raise ClusterError(error.code, text, retriable=error.retriable) from error
+                raise ClusterError(error.code, text, error.next_step, retriable=error.retriable) from error
 
         async def once(left_s: float) -> None:
             nonlocal parts

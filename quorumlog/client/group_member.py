@@ -193,13 +193,14 @@ class GroupMember:
 
     # --- requests ---
 
-    def _noted(self, error: ClusterError | None) -> ClusterError | None:
+    def _noted(self, error: ClusterError | None, began_at: float | None = None) -> ClusterError | None:
+        """Note the outcome of a request.  began_at: the loop time since which it has failed; None means now."""
         if error is None:
             self.failing_since = self.failure = None
         else:
             self.failure = error
             if self.failing_since is None:
-                self.failing_since = asyncio.get_running_loop().time()
+                self.failing_since = asyncio.get_running_loop().time() if began_at is None else began_at
         return error
 
     def _refusal(self, code: int, what: str) -> ClusterError | None:
@@ -342,10 +343,11 @@ class GroupMember:
         longest_s = self._settings.metadata_age_s
         pauses = Backoff(min(TOPICS_PAUSE_MIN_S, longest_s), longest_s, self._cluster.random)
         while True:
+            began_at = asyncio.get_running_loop().time()
             try:
                 topics, counts = await self._topics()
             except ClusterError as error:
-                self._noted(error)
+                self._noted(error, began_at)
                 await asyncio.sleep(pauses.next_s())
                 continue
             pauses.reset()

@@ -31,6 +31,10 @@ from quorumlog.wire.kafka.framing import FrameProtocol, write_parts
 
 FRAME_MAX_BYTES: Final = 128 << 20
 IN_FLIGHT_MAX: Final = 64
+CHECK_ADDRESSES: Final = (
+    "check that the bootstrap servers are addresses for Kafka clients: not control addresses, and without TLS"
+)
+"""The next step after a failure of a connection that has never brought an answer."""
 _FLUSH_S: Final = 1.0
 
 Buffer = bytes | bytearray | memoryview
@@ -45,8 +49,8 @@ def error_word(code: int) -> tuple[str, bool]:
     return known.name.upper(), known.retriable
 
 
-def _unavailable(peer: str, why: str) -> ClusterError:
-    return ClusterError(ApiError.BROKER_UNAVAILABLE, f"{peer}: {why}", retriable=True, refresh_metadata=True)
+def _unavailable(peer: str, why: str, next_step: str = "") -> ClusterError:
+    return ClusterError(ApiError.BROKER_UNAVAILABLE, f"{peer}: {why}", next_step, retriable=True, refresh_metadata=True)
 
 
 def _timed_out(peer: str, what: str, timeout_s: float) -> ClusterError:
@@ -66,6 +70,9 @@ class _Line(FrameProtocol):
         self.peer = peer
         self.failure: str | None = None
         """The reason why the connection can no longer be used; None while it is open."""
+        self.next_step = ""
+        """The next step after this failure."""
+        self._has_replied = False
         self.waiting: deque[tuple[int, int, int, asyncio.Future[memoryview]]] = deque()
         """Api key, version, correlation id and future of each request, oldest first."""
         self.changed = asyncio.Event()
@@ -80,7 +87,8 @@ class _Line(FrameProtocol):
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.fail(f"connection lost ({exc})" if exc else "connection closed by the broker")
+        why = f"connection lost ({exc})" if exc else "connection closed by the broker"
+        self.fail(why if self._has_replied else why + self.guess_from_part)
         if not self.closed.done():
             self.closed.set_result(None)
 
@@ -103,7 +111,7 @@ class _Line(FrameProtocol):
         if self.failure is None:
             self.waiting.append((api_key, version, correlation_id, future))
         else:
-            future.set_exception(_unavailable(self.peer, self.failure))
+            future.set_exception(_unavailable(self.peer, self.failure, self.next_step))
         return future
 
     def fail(self, why: str, flush: bool = False) -> None:
@@ -114,11 +122,13 @@ class _Line(FrameProtocol):
         if self.failure is not None:
             return
         self.failure = why
+        if not self._has_replied and not flush:
+            self.next_step = CHECK_ADDRESSES
         self.refuse_rest()
         while self.waiting:
             future = self.waiting.popleft()[3]
             if not future.done():
-                future.set_exception(_unavailable(self.peer, why))
+                future.set_exception(_unavailable(self.peer, why, self.next_step))
         self.changed.set()
         if self._transport is not None:
             if flush:
@@ -143,6 +153,7 @@ class _Line(FrameProtocol):
             return self.fail(f"violated the protocol: {error.message}")
         if correlation_id != expected:
             return self.fail(f"violated the protocol: reply to request {correlation_id} instead of {expected}")
+        self._has_replied = True
         self.waiting.popleft()
         self.changed.set()
         if not future.done():  # else the deadline of the request has passed
@@ -281,7 +292,7 @@ class KafkaConnection(Closing):
             line.changed.clear()
             await line.changed.wait()
         if line.failure is not None:
-            raise _unavailable(self.peer, line.failure)
+            raise _unavailable(self.peer, line.failure, line.next_step)
         return line
 
     def _write(self, line: _Line, api_key: int, version: int, body: Sequence[Buffer]) -> int:

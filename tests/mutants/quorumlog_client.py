@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
+ADMIN = "quorumlog/client/admin.py"
 ADMIN_PARTITIONS = "quorumlog/client/admin_partitions.py"
 ASSIGNORS = "quorumlog/client/assignors.py"
 BROKER_CALLS = "quorumlog/client/broker_calls.py"
@@ -19,6 +20,7 @@ DELIVERY = "quorumlog/client/delivery.py"
 FETCHER = "quorumlog/client/fetcher.py"
 GROUP_MEMBER = "quorumlog/client/group_member.py"
 GROUPS = "quorumlog/client/groups.py"
+KAFKA = "quorumlog/client/kafka.py"
 LANE_SENDER = "quorumlog/client/lane_sender.py"
 LEADER_CALLS = "quorumlog/client/leader_calls.py"
 LOGS = "quorumlog/client/transaction_logs.py"
@@ -37,6 +39,7 @@ ASSIGNOR_TESTS = "tests/properties/test_client_assignors.py"
 ADMIN_TESTS = "tests/unit/quorumlog/client/test_admin.py"
 CLUSTER_TESTS = "tests/unit/quorumlog/client/test_producer.py"
 COMMIT_TESTS = "tests/unit/quorumlog/client/test_consumer_commits.py"
+CONNECTION_TESTS = "tests/unit/broker/kafka/test_cluster.py"
 CONSUMER_TESTS = "tests/unit/quorumlog/client/test_record_consumer.py"
 GROUP_TESTS = "tests/unit/quorumlog/client/test_groups.py"
 MEMBER_TESTS = "tests/unit/quorumlog/client/test_group_member.py"
@@ -51,6 +54,34 @@ STARTING_TESTS = "tests/unit/quorumlog/client/test_starting_offsets.py"
 SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
+    Mutant(
+        "a member that cannot look up its topics reports this a minute late",
+        CONSUMER_GROUP,
+        "            topics_s = min(CALL_TIMEOUT_S, settings.failure_timeout_s)",
+        "            topics_s = CALL_TIMEOUT_S",
+        (f"{ADMIN_TESTS}::test_a_control_address_as_bootstrap_server_is_named",),
+    ),
+    Mutant(
+        "a read of Admin that gets no answer advises to look for a change",
+        ADMIN,
+        "            if changes:\n                changed_perhaps(error)\n",
+        "            changed_perhaps(error)\n",
+        (f"{ADMIN_TESTS}::test_a_call_ends_at_its_deadline_if_all_brokers_hang",),
+    ),
+    Mutant(
+        "a broker that stops after an answer is treated as another kind of address",
+        KAFKA,
+        "        self._has_replied = True\n",
+        "",
+        (f"{CONNECTION_TESTS}::test_a_broker_that_stops_after_an_answer_is_an_address_for_kafka_clients",),
+    ),
+    Mutant(
+        "a control address as bootstrap server is not named",
+        KAFKA,
+        "why if self._has_replied else why + self.guess_from_part",
+        "why",
+        (f"{CONNECTION_TESTS}::test_an_address_that_is_not_for_kafka_clients_is_named",),
+    ),
     Mutant(
         "a consumer without topics and partitions waits for records",
         CONSUMER,

@@ -10,8 +10,12 @@ UNIT = Path(__file__).resolve().parent
 ROOT = UNIT.parents[1]
 PACKAGES = ("quorum", "metadata", "broker", "quorumlog_server", "quorumlog", "pyspark_quorumlog")
 LIBRARIES = {"logging", "structlog"}
-STANDARD_LOGGING = {"quorumlog/runtime/logging.py", "pyspark_quorumlog/warn.py"}
-"""Modules that import logging libraries: the one that configures them, and the one that runs in the user's process."""
+STANDARD_LOGGING = {
+    "quorumlog/runtime/logging.py",
+    "quorumlog/client/consumer_topics.py",
+    "pyspark_quorumlog/warn.py",
+}
+"""Modules that import logging libraries: the one that configures them, and those that run in the user's process."""
 
 
 def statements() -> Iterator[tuple[str, ast.AST]]:

@@ -22,12 +22,18 @@ from quorumlog.wire.kafka.codec import FRAME_SIZE
 _STAGING_MIN_BYTES: Final = 4 << 10
 _STAGING_MAX_BYTES: Final = 64 << 10
 _FIRST_BUFFER_BYTES: Final = 1 << 20
+_GUESS_BYTES: Final = 9
+"""Number of first bytes that `_guess` needs."""
+_TLS: Final = "TLS, which is not supported: use the security protocol PLAINTEXT"
+_SETTINGS: Final = b"\x04\x00\x00\x00\x00\x00"
+"""The bytes of a SETTINGS frame of HTTP/2 after its size, which has three bytes: a type, flags, and stream 0."""
 
 
 def _guess(begin: bytes) -> str:
     """Name another protocol that begins with these bytes, for the reader of an error; empty if none is known."""
     for text, name in (
-        (b"\x16\x03", "TLS, which is not supported: use the security protocol PLAINTEXT"),
+        (b"\x16\x03", _TLS),
+        (b"\x15\x03", _TLS),
         (b"HTTP", "HTTP: this is the address of an HTTP server"),
         (b"PRI ", "HTTP/2, as gRPC does: use a control address"),
         (b"GET ", "HTTP: use the HTTP port of the node"),
@@ -36,6 +42,8 @@ def _guess(begin: bytes) -> str:
     ):
         if begin.startswith(text):
             return f"; the peer seems to speak {name}"
+    if begin[3:9] == _SETTINGS:
+        return "; the peer seems to speak HTTP/2, as gRPC does: this is a control address"
     return ""
 
 
@@ -96,6 +104,16 @@ class FrameProtocol(asyncio.BufferedProtocol, ABC):
     def frame_filled(self) -> int:
         """Return the number of received bytes of the current large frame, or 0 without a large frame."""
         return 0 if self._frame is None else self._filled
+
+    @property
+    def guess_from_part(self) -> str:
+        """Return text for an error that names another protocol, if a frame that arrived in part looks like it.
+
+        Correct only before the first whole frame.
+        """
+        if self._frame is None:
+            return _guess(bytes(self._staging[: min(self._staged, _GUESS_BYTES)]))
+        return _guess(FRAME_SIZE.pack(self._frame_size) + self._frame[: min(self._filled, _GUESS_BYTES)])
 
     # --- asyncio ---
 

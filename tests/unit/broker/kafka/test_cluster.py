@@ -10,7 +10,7 @@ import pytest
 
 from metadata.records import BrokerChange, Endpoint, PartitionChange, Reason
 from quorumlog.client.cluster import Cluster
-from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.kafka import CHECK_ADDRESSES, KafkaConnection
 from quorumlog.errors import ClusterError
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
@@ -51,6 +51,8 @@ async def connected(port: int, in_flight_max: int = 5) -> AsyncIterator[KafkaCon
 
 
 METADATA = {"topics": None}
+SETTINGS = bytes.fromhex("00001804 0000000000 000400400000 000500400000 000600004000 fe0300000001 00000408")
+"""The first bytes from a server of gRPC, which sends its settings without waiting for the client."""
 
 
 # --- KafkaConnection ---
@@ -144,6 +146,56 @@ async def test_a_protocol_error_fails_all_waiting_requests(reply: bytes, what: s
             assert (outcome.code, outcome.retriable) == ("BROKER_UNAVAILABLE", True)
         with pytest.raises(ClusterError, match=connection.peer):
             await connection.ask(Api.METADATA, 12, METADATA, 5)
+
+
+@pytest.mark.parametrize(
+    ("reply", "what"),
+    [
+        (b"", ": connection closed by the broker$"),
+        (SETTINGS, "connection closed by the broker; the peer seems to speak HTTP/2, as gRPC does: this is a control"),
+        (SETTINGS[:9], "the peer seems to speak HTTP/2"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "the peer seems to speak TLS, which is not supported"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the peer seems to speak HTTP: "),
+        (codec.response_prefix(1, 0x17FF, True), ": connection closed by the broker$"),
+    ],
+)
+async def test_an_address_that_is_not_for_kafka_clients_is_named(reply: bytes, what: str) -> None:
+    def answer(_: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(reply)
+        writer.close()
+
+    async with broken_broker(answer) as port, connected(port) as connection:
+        with pytest.raises(ClusterError, match=what) as failure:
+            await connection.ask(Api.METADATA, 12, METADATA, 5)
+        assert failure.value.next_step == CHECK_ADDRESSES
+        assert failure.value.retriable
+    async with broken_broker(answer) as port, Cluster(f"127.0.0.1:{port}") as cluster:
+        with pytest.raises(ClusterError, match="no broker answers: ") as failure:
+            await cluster.brokers(5)
+        assert failure.value.next_step == CHECK_ADDRESSES
+
+
+@pytest.mark.parametrize("end", [b"", SETTINGS])
+async def test_a_broker_that_stops_after_an_answer_is_an_address_for_kafka_clients(end: bytes) -> None:
+    """A part of an answer may look like another protocol."""
+    requests = 0
+
+    def answer(frame: bytes, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        requests += 1
+        if requests > 1:
+            writer.write(end)
+            writer.close()
+            return
+        correlation_id = codec.parse_request_header(memoryview(frame)).correlation_id
+        body = codec.encode_response_body(Api.METADATA, 12, {"cluster_id": "c"})
+        writer.write(codec.response_prefix(correlation_id, len(body), True) + body)
+
+    async with broken_broker(answer) as port, connected(port) as connection:
+        await connection.ask(Api.METADATA, 12, METADATA, 5)
+        with pytest.raises(ClusterError, match=r": connection closed by the broker$") as failure:
+            await connection.ask(Api.METADATA, 12, METADATA, 5)
+        assert failure.value.next_step == ""
 
 
 async def test_closing_a_connection_fails_waiting_requests_and_may_be_repeated() -> None:

@@ -14,11 +14,22 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
+import grpc
 import pytest
 
-from quorumlog.client import Admin, ClusterError, ConfigError, NewTopic, RefusalsError, ShareOffset
+from quorumlog.client import (
+    Admin,
+    ClusterError,
+    ConfigError,
+    Consumer,
+    NewTopic,
+    Producer,
+    RefusalsError,
+    ShareOffset,
+)
 from quorumlog.client.coordinators import AT_ONCE_MAX
 from quorumlog.client.group_descriptions import CommittedOffset
+from quorumlog.client.kafka import CHECK_ADDRESSES
 from quorumlog.client.messages import TopicPartition
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
@@ -114,6 +125,46 @@ async def test_a_retriable_refusal_of_configs_is_retried() -> None:
         await until(lambda: len(kafka.changed_by(Api.INCREMENTAL_ALTER_CONFIGS)) >= 2)
         kafka.refusal = None
         await change
+
+
+# -- wrong addresses
+
+
+@asynccontextmanager
+async def control_address() -> AsyncIterator[str]:
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)
+
+
+async def test_a_control_address_as_bootstrap_server_is_named() -> None:
+    async with control_address() as address:
+        async with Admin(address, timeout_s=0.5) as admin:
+            error = await refusal_of(admin.topics())
+            assert "seems to speak HTTP/2, as gRPC does: this is a control address" in error.message
+            assert error.next_step == CHECK_ADDRESSES
+        for client in (
+            Consumer(address, topics=["t"], failure_timeout_s=0.5),
+            Producer(address, max_block_s=0.5, delivery_timeout_s=0.5),
+        ):
+            with pytest.raises(ClusterError, match="gRPC") as failure:
+                await use(client)
+            assert failure.value.next_step == CHECK_ADDRESSES
+        with pytest.raises(ClusterError, match="gRPC") as failure:
+            await use(Consumer(address, topics=["t"], group="g", failure_timeout_s=0.5))
+        assert failure.value.next_step == CHECK_ADDRESSES
+
+
+async def use(client: Consumer | Producer) -> None:
+    async with client:
+        if isinstance(client, Producer):
+            await client.send_and_wait("t", b"x")
+        else:
+            await client.get(timeout_s=10)
 
 
 # -- lost answers
@@ -273,26 +324,38 @@ async def test_the_offsets_of_a_share_group_are_set_shown_and_deleted() -> None:
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("changes", "call"),
     [
-        lambda admin: admin.create_topic("orders", timeout_s=0.4),
-        lambda admin: admin.delete_topic("orders", timeout_s=0.4),
-        lambda admin: admin.set_configs({"a": "b"}, topic="orders", timeout_s=0.4),
-        lambda admin: admin.get_configs(topic="orders", timeout_s=0.4),
-        lambda admin: admin.offsets("kept", timeout_s=0.4),
-        lambda admin: admin.delete_records({("kept", 0): 1}, timeout_s=0.4),
-        lambda admin: admin.describe_group("g", timeout_s=0.4),
-        lambda admin: admin.list_groups(timeout_s=0.4),
+        (True, lambda admin: admin.create_topic("orders", timeout_s=0.4)),
+        (False, lambda admin: admin.create_topic("orders", validate_only=True, timeout_s=0.4)),
+        (True, lambda admin: admin.delete_topic("orders", timeout_s=0.4)),
+        (True, lambda admin: admin.set_configs({"a": "b"}, topic="orders", timeout_s=0.4)),
+        (False, lambda admin: admin.get_configs(topic="orders", timeout_s=0.4)),
+        (False, lambda admin: admin.offsets("kept", timeout_s=0.4)),
+        (False, lambda admin: admin.offsets("two", timeout_s=0.4)),
+        (True, lambda admin: admin.delete_records({("kept", 0): 1}, timeout_s=0.4)),
+        (True, lambda admin: admin.delete_records({("two", 0): 1, ("two", 1): 1}, timeout_s=0.4)),
+        (False, lambda admin: admin.describe_group("g", timeout_s=0.4)),
+        (False, lambda admin: admin.list_groups(timeout_s=0.4)),
+        (False, lambda admin: admin.group_offsets("g", timeout_s=0.4)),
+        (False, lambda admin: admin.reset_group_offsets("g", "earliest", dry_run=True, timeout_s=0.4)),
+        (True, lambda admin: admin.reset_group_offsets("g", "earliest", timeout_s=0.4)),
+        (True, lambda admin: admin.delete_group("g", timeout_s=0.4)),
     ],
 )
-async def test_a_call_ends_at_its_deadline_if_all_brokers_hang(call: Callable[[Admin], Awaitable[object]]) -> None:
+async def test_a_call_ends_at_its_deadline_if_all_brokers_hang(
+    changes: bool, call: Callable[[Admin], Awaitable[object]]
+) -> None:
+    """Only the errors of calls that change something advise to look for the change."""
     async with setting() as (kafka, admin):
-        kafka.topics |= {"kept": 1, "__consumer_offsets": 1}
+        kafka.topics |= {"kept": 1, "two": 2, "__consumer_offsets": 1}
         kafka.hangs = {1, 2}
         began = asyncio.get_running_loop().time()
         error = await refusal_of(call(admin))
         assert error.retriable
         assert error.code in ("TIMED_OUT", "REQUEST_TIMED_OUT")
+        for each in (error, *(error.refusals.values() if isinstance(error, RefusalsError) else ())):
+            assert ("a change may have been made" in each.next_step) == changes
         assert asyncio.get_running_loop().time() - began < 5
 
 
@@ -303,6 +366,7 @@ async def test_a_call_ends_at_its_deadline_although_one_of_its_steps_exceeds_it(
         monkeypatch.setattr(admin._brokers, "metadata", lambda topics, timeout_s: asyncio.sleep(60))
         error = await refusal_of(admin.topics(timeout_s=0.1))
         assert (error.code, error.message) == ("TIMED_OUT", "the topics: no answer within 0.1 s")
+        assert error.next_step == "check that the brokers run, then retry"
 
 
 async def test_a_call_to_an_unreachable_cluster_ends_at_its_deadline() -> None:
