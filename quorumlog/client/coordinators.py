@@ -310,6 +310,8 @@ class CoordinatorCalls:
             ClusterError: TIMED_OUT: no broker has answered; or an error that is not retriable.
         """
         parts: list[list[T]] = []
+        lacking: BaseException | None = None
+        """The failures of the attempt that gave `parts`."""
 
         async def of_one(broker_id: int, address: Address, left_s: float) -> list[T]:
             try:
@@ -319,14 +321,15 @@ class CoordinatorCalls:
                 raise ClusterError(error.code, text, error.next_step, retriable=error.retriable) from error
 
         async def once(left_s: float) -> None:
-            nonlocal parts
+            nonlocal parts, lacking
             brokers = await self._cluster.brokers(left_s)
             asked = (of_one(broker_id, address, left_s) for broker_id, address in sorted(brokers.items()))
             answered, failures = await _ended(asked)
+            failure = _together(failures) if failures else None
             if len(answered) >= len(parts):
-                parts = answered  # the last try may have had too little time
-            if failures:
-                raise _together(failures)
+                parts, lacking = answered, failure  # the last attempt may have had too little time
+            if failure is not None:
+                raise failure
 
         missing = None
         try:
@@ -334,7 +337,9 @@ class CoordinatorCalls:
         except ClusterError as error:
             if not error.retriable or not parts:
                 raise
-            missing = error
+            assert isinstance(lacking, ClusterError), lacking
+            message = f"{what}: given up after {round(timeout_s, 2):g} s; missing in this list: {lacking.message}"
+            missing = ClusterError(error.code, message, lacking.next_step, retriable=True)
         return Answers([each for part in parts for each in part], missing)
 
 

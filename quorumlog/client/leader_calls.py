@@ -14,6 +14,7 @@ from quorumlog.client.cluster import HURRY_S, Cluster
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.partitions import PAUSE_MAX_S, PAUSE_MIN_S
 from quorumlog.errors import ClusterError
+from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.backoff import Backoff
 
 Partition = tuple[str, int]
@@ -40,7 +41,7 @@ async def ask_leaders(
     found: dict[Partition, T | ClusterError] = {}
     left = wanted
     while left:
-        answers = await _ask_once(cluster, left, max(deadline - loop.time(), PAUSE_MIN_S), ask)
+        answers = await _ask_once(cluster, left, lambda: max(deadline - loop.time(), PAUSE_MIN_S), ask)
         found.update(answers)
         left = [key for key, answer in answers.items() if _is_retriable(answer)]
         pause_s = backoff.next_s()
@@ -56,14 +57,15 @@ def _is_retriable(answer: object) -> bool:
 
 
 async def _ask_once(
-    cluster: Cluster, wanted: list[Partition], left_s: float, ask: Ask[T]
+    cluster: Cluster, wanted: list[Partition], left_s: Callable[[], float], ask: Ask[T]
 ) -> dict[Partition, T | ClusterError]:
-    """Ask each leader once."""
+    """Ask each leader once.  left_s: returns the seconds left."""
+    limit_s = left_s()
     leaders = await asyncio.gather(
-        *(cluster.leader(topic, index, left_s) for topic, index in wanted), return_exceptions=True
+        *(cluster.find_leader(topic, index, limit_s) for topic, index in wanted), return_exceptions=True
     )
     found: dict[Partition, T | ClusterError] = {}
-    by_leader: dict[KafkaConnection, list[Partition]] = {}
+    by_leader: dict[Address, list[Partition]] = {}
     for key, leader in zip(wanted, leaders, strict=True):
         if isinstance(leader, ClusterError):
             found[key] = leader
@@ -80,10 +82,17 @@ async def _ask_once(
 
 
 async def _ask_leader(
-    cluster: Cluster, leader: KafkaConnection, keys: list[Partition], left_s: float, ask: Ask[T]
+    cluster: Cluster, address: Address, keys: list[Partition], left_s: Callable[[], float], ask: Ask[T]
 ) -> dict[Partition, T | ClusterError]:
+    """Connect and ask, so that a leader that hangs in either step delays only its own partitions."""
     try:
-        found = await ask(leader, keys, min(left_s, HURRY_S))
+        leader = await cluster.connection(address, min(left_s(), HURRY_S))
+    except ClusterError as error:
+        for topic, index in keys:
+            cluster.forget_leader(topic, index)
+        return dict.fromkeys(keys, error)
+    try:
+        found = await ask(leader, keys, min(left_s(), HURRY_S))
     except ClusterError as error:
         await _leader_lost(cluster, leader, keys)
         return dict.fromkeys(keys, error)

@@ -44,6 +44,7 @@ CONSUMER_TESTS = "tests/unit/quorumlog/client/test_record_consumer.py"
 GROUP_TESTS = "tests/unit/quorumlog/client/test_groups.py"
 MEMBER_TESTS = "tests/unit/quorumlog/client/test_group_member.py"
 MEMBERSHIP_TESTS = "tests/unit/quorumlog/client/test_membership.py"
+LEADER_CALLS_TESTS = "tests/unit/quorumlog/client/test_leader_calls.py"
 LOG_TESTS = "tests/unit/quorumlog/client/test_transaction_logs.py"
 TRANSACTION_TESTS = "tests/unit/quorumlog/client/test_producer_transactions.py"
 PRODUCER_TESTS = "tests/unit/quorumlog/client/test_record_producer.py"
@@ -54,6 +55,27 @@ STARTING_TESTS = "tests/unit/quorumlog/client/test_starting_offsets.py"
 SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
+    Mutant(
+        "a connection to a leader may take longer than the whole call",
+        LEADER_CALLS,
+        "leader = await cluster.connection(address, min(left_s(), HURRY_S))",
+        "leader = await cluster.connection(address, 60.0)",
+        (f"{LEADER_CALLS_TESTS}::test_leaders_that_hang_delay_neither_the_other_leaders_nor_the_end_of_a_call",),
+    ),
+    Mutant(
+        "a request to a leader may take longer than the whole call",
+        LEADER_CALLS,
+        "found = await ask(leader, keys, min(left_s(), HURRY_S))",
+        "found = await ask(leader, keys, HURRY_S)",
+        (f"{LEADER_CALLS_TESTS}::test_leaders_that_hang_delay_neither_the_other_leaders_nor_the_end_of_a_call",),
+    ),
+    Mutant(
+        "an incomplete list names the brokers that are missing in another one",
+        COORDINATORS,
+        "missing in this list: {lacking.message}",
+        "missing in this list: {error.message}",
+        (f"{GROUP_TESTS}::test_an_incomplete_list_names_the_brokers_that_are_missing_in_it",),
+    ),
     Mutant(
         "a member that cannot look up its topics reports this a minute late",
         CONSUMER_GROUP,
@@ -431,7 +453,7 @@ MUTANTS = (
     Mutant(
         "a list of all brokers leaves out those that do not answer",
         COORDINATORS,
-        "            if failures:\n                raise _together(failures)\n",
+        "            if failure is not None:\n                raise failure\n",
         "",
         (f"{GROUP_TESTS}::test_list_groups_fails_and_names_a_broker_that_does_not_answer",),
     ),

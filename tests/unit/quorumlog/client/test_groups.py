@@ -21,7 +21,8 @@ from quorumlog.client.groups import GroupClient
 from quorumlog.client.log_offsets import list_offsets
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
-from quorumlog.wire.errors import KafkaCode
+from quorumlog.runtime.addresses import Address
+from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from tests.unit.broker.core.coordinator.driver import subscription
 from tests.unit.broker.kafka.wellness import until
@@ -136,6 +137,32 @@ async def test_list_groups_fails_and_names_a_broker_that_does_not_answer() -> No
         with pytest.raises(ClusterError, match=r"broker 2: .*no answer") as refusal:
             await each.client.list_groups(1.0)
         assert (refusal.value.code, refusal.value.retriable) == ("TIMED_OUT", True)
+
+
+async def test_an_incomplete_list_names_the_brokers_that_are_missing_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last attempt may have fewer answers, from other brokers, than the attempt whose lists are returned."""
+    address = Address("h", 1)
+    answering = [{1, 2}, {3}]
+    attempts = 0
+
+    async def brokers(timeout_s: float) -> dict[int, Address]:
+        nonlocal attempts
+        attempts += 1
+        return dict.fromkeys((1, 2, 3), address)
+
+    async def ask(broker_id: int, _: Address, left_s: float) -> list[int]:
+        if broker_id in answering[min(attempts, len(answering)) - 1]:
+            return [broker_id]
+        raise ClusterError(ApiError.BROKER_UNAVAILABLE, "no connection", retriable=True)
+
+    cluster = Cluster("h:1")
+    monkeypatch.setattr(cluster, "brokers", brokers)
+    items, missing = await GroupClient(cluster).calls.of_answering_brokers("the list", 0.3, ask)
+    assert attempts >= 2
+    assert items == [1, 2]
+    assert missing is not None
+    assert missing.message == "the list: given up after 0.3 s; missing in this list: broker 3: no connection"
+    assert (missing.code, missing.retriable) == ("TIMED_OUT", True)
 
 
 async def test_list_answered_returns_the_groups_of_the_brokers_that_answered() -> None:
