@@ -14,10 +14,14 @@ from typing import Final
 from quorumlog.client.cluster import Cluster, TopicState
 from quorumlog.client.consumer_reading import Reading
 from quorumlog.client.consumer_settings import CALL_TIMEOUT_S
+from quorumlog.client.log_offsets import epoch_ends
 from quorumlog.client.messages import TopicPartition
+from quorumlog.errors import ClusterError
 from quorumlog.words import listed
 
 logger = logging.getLogger("quorumlog.client")
+EPOCHS_TIMEOUT_S: Final = 10.0
+"""Time limit of questions to leaders whether logs were replaced.  After it, the next look asks again."""
 CREATION_S: Final = 0.3
 """The pause before a second look for missing topics, in seconds: the brokers may create them meanwhile."""
 NAMES_SHOWN_MAX: Final = 10
@@ -111,19 +115,31 @@ class AllPartitions:
             now = states.get(name)
             kept = set[int]() if now is None else before.leader_epochs.keys() & now.leader_epochs.keys()
             if now is not None and None not in (before.topic_id, now.topic_id) and before.topic_id != now.topic_id:
-                kept = await self._continued(before, now, timeout_s)
+                kept = await self._continued(name, before, now, timeout_s)
             found |= {TopicPartition(name, index) for index in before.leader_epochs.keys() - kept}
         return found
 
-    async def _continued(self, before: TopicState, now: TopicState, timeout_s: float) -> set[int]:
+    async def _continued(self, name: str, before: TopicState, now: TopicState, timeout_s: float) -> set[int]:
         """Return the partitions with the same log under another topic id.
 
         A topic of quorumlog gets another id when its highest-numbered partitions are removed.  The others keep their
         logs, and their leader epochs until the next election.  A partition that is created again has a later epoch, as
-        after an election.  So a partition continues if its epoch, or that of a higher-numbered one, is the same.  In
+        after an election.  So a partition continues if its epoch, or that of a higher-numbered one, is the same.  If
+        it has a later epoch, its leader is asked for the records of the former one, which a new log does not have.  In
         Apache Kafka, another id means that the whole topic was created again.
         """
         if not await self._cluster.is_of_quorumlog(timeout_s):
             return set()
         same = [index for index, epoch in before.leader_epochs.items() if now.leader_epochs.get(index) == epoch]
-        return set(range(max(same, default=-1) + 1))
+        kept = max(same, default=-1) + 1
+        wanted = {
+            (name, index): (epoch, now.leader_epochs[index])
+            for index, epoch in before.leader_epochs.items()
+            if index >= kept and index in now.leader_epochs
+        }
+        for (_, index), end in (await epoch_ends(self._cluster, wanted, min(timeout_s, EPOCHS_TIMEOUT_S))).items():
+            if isinstance(end, ClusterError):
+                raise end
+            if end > 0:
+                kept = max(kept, index + 1)
+        return set(range(kept))

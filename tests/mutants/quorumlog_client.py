@@ -184,9 +184,16 @@ MUTANTS = (
     Mutant(
         "an election before the removal of a partition moves a consumer in the remaining ones",
         CONSUMER_TOPICS,
-        "        return set(range(max(same, default=-1) + 1))\n",
-        "        return set(same)\n",
-        (f"{CONSUMER_TESTS}::test_an_election_does_not_move_a_consumer_of_a_topic_that_lost_partitions",),
+        "                kept = max(kept, index + 1)\n",
+        "                pass\n",
+        (f"{CONSUMER_TESTS}::test_elections_in_all_remaining_partitions_do_not_move_a_consumer",),
+    ),
+    Mutant(
+        "a consumer keeps its position in a partition that was created again",
+        CONSUMER_TOPICS,
+        "            if end > 0:\n",
+        "            if end >= 0:\n",
+        (f"{CONSUMER_TESTS}::test_a_partition_that_was_removed_and_added_again_is_read_from_its_start",),
     ),
     Mutant(
         "deletions of records at a leader that hangs take the turns of those at other leaders",

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
+from broker.core.epochs import EpochCache
 from broker.kafka import api
 from broker.kafka.api import Groups, Shares, Transactions
 from broker.kafka.listener import KafkaServer
@@ -30,6 +31,7 @@ class _Shared:
     def __init__(self) -> None:
         self.image = ClusterImage()
         self.logs: dict[tuple[str, int], FakeLog] = defaultdict(FakeLog)
+        self.epochs: dict[tuple[str, int], EpochCache] = {}
         self.opened: dict[tuple[str, int], list[api.ActiveProducer]] = {}
         self.next_producer_id = 1000
 
@@ -60,6 +62,15 @@ class _Replicas(FakeReplicas):
         if opened and read_committed and timestamp == api.LATEST_TIMESTAMP and not found.error_code:
             return api.ListOffsetResult(0, min(each.transaction_start for each in opened), -1, 0)
         return found
+
+    def epoch_end(
+        self, topic: str, index: int, leader_epoch: int, current_leader_epoch: int = -1
+    ) -> api.EpochEndResult:
+        if (refusal := self._refusal(topic, index)) is not None:
+            return api.EpochEndResult(int(refusal))
+        epochs = self.shared.epochs[topic, index]
+        epochs.end_offset = self.logs[topic, index].end_offset
+        return api.EpochEndResult(0, *epochs.end_of(leader_epoch))
 
     def active_producers(self, topic: str, index: int) -> list[api.ActiveProducer] | int:
         found = super().active_producers(topic, index)
@@ -139,6 +150,8 @@ class FakeBrokers:
             for index, leader in enumerate(leaders)
         ]
         self._any.apply(Topic(topic_id, topic), *made)
+        for each in made:
+            self.shared.epochs[topic, each.index] = EpochCache([(each.leader_epoch, 0)])
 
     async def add_partition(self, topic: str, leader: int) -> None:
         image = self.shared.image
@@ -148,6 +161,7 @@ class FakeBrokers:
         nodes = tuple(self.addresses)
         epoch = image.first_leader_epoch(topic, index)
         self._any.apply(Partition(state.topic_id, index, tuple(Replica(node) for node in nodes), nodes, leader, epoch))
+        self.shared.epochs[topic, index] = EpochCache([(epoch, 0)])
 
     async def delete(self, topic: str) -> None:
         self._any.delete(topic)
@@ -161,6 +175,9 @@ class FakeBrokers:
             topic_id, index, Reason.BROKER_FENCED, image.end_offset, partition.last_offset, leader=leader
         )
         self._any.apply(change)
+        now = self.shared.image.partition(topic_id, index)
+        assert now is not None
+        self.shared.epochs[topic, index].assign(now.leader_epoch, self.shared.logs[topic, index].end_offset)
 
     async def kill(self, node_id: int) -> None:
         """End the broker as SIGKILL would: connections break, and waiting requests get no answer."""

@@ -373,6 +373,24 @@ async def test_an_election_does_not_move_a_consumer_of_a_topic_that_lost_partiti
         assert await consumer.get(timeout_s=0.3) is None
 
 
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+async def test_elections_in_all_remaining_partitions_do_not_move_a_consumer(brokers: FakeBrokers, policy: str) -> None:
+    """The logs have records of the former epoch, so they are not new.  Otherwise records would be lost or repeated."""
+    await brokers.create("u", [1, 2])
+    await brokers.fill("u", 0, batch(0), batch(1))
+    options = {"metadata_age_s": 0.2, "fetch": FetchLimits(wait_ms=50), "auto_offset_reset": policy}
+    async with reading(brokers, topics=["u"], **options) as consumer:
+        await until(lambda: consumer.position(("u", 0)) is not None)
+        consumer.seek(("u", 0), 1)
+        assert len(await take(consumer, 1)) == 1
+        await brokers.move("u", 0, 2)
+        await brokers.remove_last_partition("u")
+        await brokers.fill("u", 0, batch(2))
+        await until(lambda: consumer.assignment() == {("u", 0)})
+        assert [each.value for each in await take(consumer, 1)] == [b"2"]
+        assert await consumer.get(timeout_s=0.5) is None
+
+
 async def test_a_broker_that_is_behind_removes_no_partition_of_a_consumer(brokers: FakeBrokers) -> None:
     """Otherwise the partition would be read again from its start."""
     old = brokers.shared.image
