@@ -51,13 +51,9 @@ class Subscription:
         The first call logs a warning if a topic that is subscribed to by its name does not exist.
         """
         if self._names is not None:
-            states = await self._cluster.topic_states(self._names, timeout_s)
-            if not self._has_looked and states.keys() != self._names:
-                # The first broker may be behind, or the request made the brokers create the topics.
-                await asyncio.sleep(CREATION_S)
-                self._cluster.ask_another_broker()
-                states = {**states, **await self._cluster.topic_states(self._names, timeout_s)}
-                warn_of_missing(self._names - states.keys())
+            if self._has_looked:
+                return await self._cluster.topic_states(self._names, timeout_s)
+            states = await first_states(self._cluster, self._names, timeout_s)
             self._has_looked = True
             return states
         assert self._pattern is not None
@@ -67,7 +63,18 @@ class Subscription:
         }
 
 
-def warn_of_missing(topics: Collection[str]) -> None:
+async def first_states(cluster: Cluster, topics: Collection[str], timeout_s: float) -> dict[str, TopicState]:
+    """Return the states of the topics that exist, and log a warning if others are missing.  Raises: ClusterError."""
+    states = await cluster.topic_states(topics, timeout_s)
+    if len(states) < len(topics):  # the first broker may be behind, or the request made the brokers create the topics
+        await asyncio.sleep(CREATION_S)
+        cluster.ask_another_broker()
+        states |= await cluster.topic_states(topics, timeout_s)
+        _warn_of_missing(set(topics) - states.keys())
+    return states
+
+
+def _warn_of_missing(topics: Collection[str]) -> None:
     """Log a warning that names these topics; they do not exist."""
     if not topics:
         return

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, Self
 from uuid import UUID, uuid4
 
 from quorumlog.client.cluster import CONNECT_TIMEOUT_S, Cluster
+from quorumlog.client.consumer_topics import first_states
 from quorumlog.client.coordinators import CoordinatorCalls, Kind, check
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.messages import INT32_MAX, text_problem
@@ -166,6 +167,7 @@ class ShareConsumer:
         await self._cluster.__aenter__()
         self._heart = asyncio.create_task(self._beat(), name=f"share-heartbeat-{self._group}")
         self._heart.add_done_callback(self._heart_ended)
+        self._tasks.begin(self._warn_of_missing_topics())
         return self
 
     async def __aexit__(
@@ -311,6 +313,10 @@ class ShareConsumer:
             self._news.set()
         if self._nameless():
             await self._learn_names(timeout_s)
+
+    async def _warn_of_missing_topics(self) -> None:
+        with suppress(ClusterError):  # heartbeats report it
+            await first_states(self._cluster, self._topics, REQUEST_TIMEOUT_S)
 
     def _nameless(self) -> bool:
         """Return whether the name of an assigned topic is still unknown."""

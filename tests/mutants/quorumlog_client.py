@@ -114,7 +114,7 @@ MUTANTS = (
     Mutant(
         "a consumer warns of a topic that the first broker does not know yet",
         CONSUMER_TOPICS,
-        "                states = {**states, **await self._cluster.topic_states(self._names, timeout_s)}\n",
+        "        states |= await cluster.topic_states(topics, timeout_s)\n",
         "",
         (f"{CONSUMER_TESTS}::test_a_topic_that_the_first_broker_does_not_know_yet_causes_no_warning",),
     ),

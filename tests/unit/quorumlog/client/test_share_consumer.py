@@ -192,6 +192,18 @@ def expire_locks(setting: Setting) -> None:
         session.locks = {key: lock._replace(until_s=0.0) for key, lock in session.locks.items()}
 
 
+async def test_a_share_consumer_warns_of_a_topic_that_does_not_exist(
+    make: Callable[..., Setting], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = make(ONE)
+    monkeypatch.setattr(setting.consumer, "_topics", ["nope", "t"])
+    monkeypatch.setattr(setting.consumer, "_heartbeat", lambda epoch, timeout_s: asyncio.sleep(0))
+    async with setting.consumer:
+        await until(lambda: bool(caplog.records))
+    (warning,) = caplog.messages
+    assert warning.startswith("topic nope does not exist; the consumer waits until it is created")
+
+
 async def beat_until_looked_up(setting: Setting, monkeypatch: pytest.MonkeyPatch, look_ups: int) -> list[int]:
     """Send heartbeats every 10 ms until the leaders were looked up this many times.
 
