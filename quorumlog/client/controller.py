@@ -10,12 +10,15 @@ the last second.  Any other node is first asked to describe the quorum, which ch
 the next node is tried.  A node that has not answered is avoided for a while: it is asked only if no other node answers.
 A node that knows no leader would hold a change until its deadline.  So it gets the change only if no other node of the
 round knows a leader.
+
+If no node answers, a call normally waits until its deadline, because nodes may be restarting.  With `refused_s`, it
+ends sooner if nothing listens at any address: the addresses are then probably wrong, or no node was started.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from random import Random
 from typing import NamedTuple, TypeVar
 
@@ -35,6 +38,9 @@ from quorumlog.wire.v1 import controller_pb2, quorum_pb2
 T = TypeVar("T")
 
 _SILENT = (ApiError.UNAVAILABLE, ApiError.TIMED_OUT)
+_GIVE_ADDRESS = (
+    "give the control address of a running node in --controllers or KCTL_CONTROLLERS (its port is 9093 by default)"
+)
 _NOTHING_DONE = (ApiError.INVALID_REQUEST, ApiError.UNSUPPORTED_VERSION, ApiError.NOT_A_NODE)
 
 CONNECT_TIMEOUT_S = 2.0
@@ -52,6 +58,8 @@ AVOID_S = 30.0
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 0.25
 """Longest pause between two rounds.  A new leader exists within 3 s, so longer pauses would only delay a call."""
+NOTICE_S = 1.5
+"""A call that has waited this long for its first connection reports this, once for each client."""
 
 
 class _Look(NamedTuple):
@@ -68,9 +76,19 @@ class ControllerClient:
     """Calls nodes by their control addresses; use it in `async with`, which closes its connections.
 
     addresses: at least one, as HOST:PORT.  random: draws the pauses between retries; None: the system's random device.
+    refused_s: a call fails once all addresses have refused connections for this long and no node has answered before;
+    None: it waits until its deadline.  on_wait: called at most once, with the reason, if a call waits for its first
+    connection for NOTICE_S.
     """
 
-    def __init__(self, addresses: Iterable[str], random: Random | None = None) -> None:
+    def __init__(
+        self,
+        addresses: Iterable[str],
+        random: Random | None = None,
+        *,
+        refused_s: float | None = None,
+        on_wait: Callable[[str], None] | None = None,
+    ) -> None:
         self._addresses = list(dict.fromkeys(addresses))
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._silences: dict[str, Silence] = {}
@@ -79,6 +97,10 @@ class ControllerClient:
         self._avoided_until: dict[str, float] = {}
         self._random = random or Sources.real().random
         self._is_closed = False
+        self._refused_s = refused_s
+        self._on_wait = on_wait
+        self._has_answered = False
+        """Whether any node has answered: the addresses are then right, and refusals mean that nodes restart."""
         assert self._addresses, "no address to call"
 
     async def __aenter__(self) -> ControllerClient:
@@ -304,13 +326,11 @@ class ControllerClient:
         if len(self._addresses) > SHOWN_MAX:
             text += ", …"
         if self._silences and all(silence.is_other_port for silence in self._silences.values()):
-            return ClusterError(
-                ApiError.NOT_A_NODE, text, "give the control address of a node (its port is 9093 by default)"
-            )
+            return ClusterError(ApiError.NOT_A_NODE, text, _GIVE_ADDRESS)
         return ClusterError(
             ApiError.UNAVAILABLE,
             text,
-            "start a node there, or give the control address (its port is 9093 by default) of one that runs",
+            f"start a node there, or {_GIVE_ADDRESS}",
             retriable=True,
         )
 
@@ -325,6 +345,16 @@ class ControllerClient:
         self._silences = dict(zip(addresses, found, strict=True))
         if len(found) == len(self._addresses) and all(silence.is_other_port for silence in found):
             raise self._no_answer()
+
+    @property
+    def _is_refused(self) -> bool:
+        """Return whether all addresses refused a connection when they were last examined."""
+        return all(each in self._silences and self._silences[each].is_refused for each in self._addresses)
+
+    def _report_wait(self) -> None:
+        if self._on_wait is not None and not self._has_answered:
+            self._on_wait(self._no_answer().message)
+            self._on_wait = None
 
     async def _meaning(self, error: grpc.aio.AioRpcError, address: str, deadline: float) -> ClusterError:
         """Return the error for a failed call.
@@ -376,6 +406,7 @@ class ControllerClient:
 
     def prefer(self, address: str) -> None:
         """Ask this node first, since it has answered.  An unavailable node in its place would delay each call."""
+        self._has_answered = True
         self._answered_at[address] = _now()
         self._avoided_until.pop(address, None)
         self._addresses = [address, *(other for other in self._addresses if other != address)]
@@ -409,7 +440,11 @@ class _Attempts:
         self._avoided: list[str] = []
         self._put_off: set[str] = set()
         self._is_silent = True
-        """True until an address accepts a connection or `find_out_why` is called."""
+        """True until an address accepts a connection."""
+        self._began_at = _now()
+        self._examine_at = self._began_at
+        """The next time at which the reasons of the silence are examined."""
+        self._refused_since: float | None = None
         self._look_timeout_s = LOOK_TIMEOUT_S
         self._begin_round()
 
@@ -427,15 +462,23 @@ class _Attempts:
         """Return the next address that accepts a connection; None when the time is up.
 
         Raises:
-            ClusterError: NOT_A_NODE; see `ControllerClient.find_out_why`.
+            ClusterError: NOT_A_NODE; see `ControllerClient.find_out_why`.  UNAVAILABLE: nothing listens at any address;
+                see `refused_s` of `ControllerClient`.
         """
+        notice_s = self._began_at + NOTICE_S - _now()
+        notice = asyncio.get_running_loop().call_later(notice_s, self._client._report_wait)
+        try:
+            return await self._next()
+        finally:
+            notice.cancel()
+
+    async def _next(self) -> str | None:
         while (limit := self._deadline - _now()) > 0:
             if not self._waiting:
                 self._waiting, self._avoided = self._avoided, []
             if not self._waiting:
-                if self._is_silent:
-                    self._is_silent = False
-                    await self._client.find_out_why(limit)
+                if self._is_silent and _now() >= self._examine_at:
+                    await self._examine(limit)
                     limit = max(self._deadline - _now(), 0.0)
                 await asyncio.sleep(min(self._backoff.next_s(), limit))  # no event signals that a node has restarted
                 self._look_timeout_s *= 2
@@ -446,6 +489,25 @@ class _Attempts:
                 self._is_silent = False
                 return address
         return None
+
+    async def _examine(self, limit_s: float) -> None:
+        """Find out why no address accepts a connection, and give up if all have refused it for `refused_s`.
+
+        Raises:
+            ClusterError: NOT_A_NODE or UNAVAILABLE, as in `next`.
+        """
+        client = self._client
+        await client.find_out_why(limit_s)
+        if client._refused_s is None or client._has_answered:
+            self._examine_at = self._deadline
+            return
+        self._examine_at = _now() + client._refused_s
+        if not client._is_refused:
+            self._refused_since = None
+        elif self._refused_since is None:
+            self._refused_since = _now()
+        else:
+            raise client._no_answer()
 
     def put_off(self, address: str) -> bool:
         """Try this address again after the others of the round, and return True.
@@ -510,7 +572,7 @@ def _from_describe(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
 
 def _not_a_node(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
     text = f"{address} is not the address of a quorumlog node ({(error.details() or '').strip() or error.code().name})"
-    return ClusterError(ApiError.NOT_A_NODE, text, "give the control address of a node (its port is 9093 by default)")
+    return ClusterError(ApiError.NOT_A_NODE, text, _GIVE_ADDRESS)
 
 
 def _closed() -> ClusterError:

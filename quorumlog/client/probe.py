@@ -18,6 +18,7 @@ from typing import Final
 from quorumlog.runtime.addresses import parse_address
 
 HANGS: Final = "it accepts connections, but does not answer"
+REFUSED: Final = "connection refused: nothing listens there"
 _CORRELATION_ID: Final = b"QLOG"
 _KAFKA_HELLO: Final = b"\x00\x00\x00\x0a\x00\x12\x00\x00" + _CORRELATION_ID + b"\xff\xff"
 """An ApiVersions request of version 0, which every Kafka broker answers."""
@@ -36,6 +37,11 @@ class Silence:
 
     text: str
     is_other_port: bool = False
+
+    @property
+    def is_refused(self) -> bool:
+        """Return whether the machine refused the connection, because nothing listens at the address."""
+        return self.text == REFUSED
 
 
 async def open_stream(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -67,7 +73,7 @@ async def probe(address: str, timeout_s: float, connect: Connect = open_stream) 
     except TimeoutError:
         return "no answer to a connection: the machine is down, or this machine cannot reach it"
     except ConnectionRefusedError:
-        return "connection refused: nothing listens there"
+        return REFUSED
     except socket.gaierror as error:
         return f"the host name {target.host} cannot be resolved: {error.strerror}"
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 DEFAULT_CONTROLLERS = "127.0.0.1:9093"
 DEFAULT_TIMEOUT_S = 30.0
+REFUSED_S = 5.0
+"""Time after which a command without --timeout gives up if nothing listens at any address.  It is longer than the 2 to
+3 s in which a node restarts."""
 TIMEOUT_MAX_S = 86_400.0
 SENTENCE_MAX = 1_000
 """Maximum length of a command's first sentence in the list of commands; large enough that none is truncated."""
@@ -133,7 +137,14 @@ class Context:
             ControllerClient,
         )  # imports gRPC, which takes 0.2 s; `--help` does not need it
 
-        return ControllerClient(self.addresses)
+        return ControllerClient(
+            self.addresses, refused_s=REFUSED_S if self.timeout_s is None else None, on_wait=self._report_wait
+        )
+
+    def _report_wait(self, why: str) -> None:
+        """Report to a person at a terminal that the command waits for a node."""
+        if sys.stderr.isatty() and not self.output.is_json:
+            self.output.message(f"waiting: {why}")
 
 
 def _global_options() -> list[click.Option]:
@@ -156,7 +167,9 @@ def _global_options() -> list[click.Option]:
         ),
         click.Option(
             ["--timeout"], type=FloatRange(0.001, TIMEOUT_MAX_S), metavar="SECONDS", expose_value=False,
-            callback=keep("timeout_s"), help=f"Give up after this long (default {DEFAULT_TIMEOUT_S:g}).",
+            callback=keep("timeout_s"),
+            help=f"Give up after this long (default {DEFAULT_TIMEOUT_S:g}; {REFUSED_S:g} if nothing listens at any "
+            "of the control addresses).",
         ),
         click.Option(
             ["--debug"], is_flag=True, expose_value=False, callback=keep("debug"),

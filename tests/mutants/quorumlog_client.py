@@ -15,6 +15,7 @@ CONSUMER_GROUP = "quorumlog/client/consumer_group.py"
 CONSUMER_PROGRESS = "quorumlog/client/consumer_progress.py"
 CONSUMER_READING = "quorumlog/client/consumer_reading.py"
 CONSUMER_TOPICS = "quorumlog/client/consumer_topics.py"
+CONTROLLER = "quorumlog/client/controller.py"
 COORDINATORS = "quorumlog/client/coordinators.py"
 DELIVERY = "quorumlog/client/delivery.py"
 FETCHER = "quorumlog/client/fetcher.py"
@@ -38,6 +39,7 @@ ADMIN_OF_TRANSACTIONS = "tests/unit/quorumlog/client/test_transaction_admin.py"
 ASSIGNOR_TESTS = "tests/properties/test_client_assignors.py"
 ADMIN_TESTS = "tests/unit/quorumlog/client/test_admin.py"
 CLUSTER_TESTS = "tests/unit/quorumlog/client/test_producer.py"
+CONTROLLER_TESTS = "tests/unit/quorumlog/client/test_controller_client.py"
 COMMIT_TESTS = "tests/unit/quorumlog/client/test_consumer_commits.py"
 CONNECTION_TESTS = "tests/unit/broker/kafka/test_cluster.py"
 CONSUMER_TESTS = "tests/unit/quorumlog/client/test_record_consumer.py"
@@ -117,6 +119,20 @@ MUTANTS = (
         "        states |= await cluster.topic_states(topics, timeout_s)\n",
         "",
         (f"{CONSUMER_TESTS}::test_a_topic_that_the_first_broker_does_not_know_yet_causes_no_warning",),
+    ),
+    Mutant(
+        "a client gives up while the nodes that it knows restart",
+        CONTROLLER,
+        "        if client._refused_s is None or client._has_answered:\n",
+        "        if client._refused_s is None:\n",
+        (f"{CONTROLLER_TESTS}::test_a_call_waits_for_a_restart_of_nodes_that_have_answered_before",),
+    ),
+    Mutant(
+        "a client gives up although one address is only slow",
+        CONTROLLER,
+        "        if not client._is_refused:\n",
+        "        if not client._silences:\n",
+        (f"{CONTROLLER_TESTS}::test_a_call_waits_until_its_deadline_if_one_address_is_only_slow",),
     ),
     Mutant(
         "a sticky assignor misses a move that became possible when another member gave a partition away",

@@ -553,3 +553,71 @@ async def test_a_read_in_progress_fails_when_the_client_is_closed(start: Start) 
         await reading
     assert failure.value.code == "CLIENT_CLOSED"
     assert not client._channels, "no task would close new channels"
+
+
+@asynccontextmanager
+async def unused_address() -> AsyncIterator[str]:
+    """The address of a port that refuses connections; no other program gets it meanwhile."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{closed.getsockname()[1]}"
+
+
+async def test_a_call_ends_early_if_nothing_listens_at_any_address() -> None:
+    async with (
+        unused_address() as first,
+        unused_address() as second,
+        ControllerClient([first, second], refused_s=0.2) as client,
+        asyncio.timeout(30),
+    ):
+        with pytest.raises(ClusterError) as failed:
+            await client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(), 3600)
+        with pytest.raises(ClusterError):
+            await client.describe_quorum(3600)
+    error = failed.value
+    assert (error.code, error.retriable) == ("UNAVAILABLE", True)
+    assert error.message.count("connection refused") == 2
+    assert "--controllers or KCTL_CONTROLLERS" in error.next_step
+
+
+async def test_a_call_waits_until_its_deadline_if_one_address_is_only_slow() -> None:
+    async def hang(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(30)
+        writer.close()
+
+    slow = await asyncio.start_server(hang, "127.0.0.1", 0)
+    port = slow.sockets[0].getsockname()[1]
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        async with (
+            unused_address() as refusing,
+            ControllerClient([refusing, f"127.0.0.1:{port}"], refused_s=0.01) as client,
+        ):
+            with pytest.raises(ClusterError):
+                await client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(), 6.0)
+    finally:
+        slow.close()
+    assert loop.time() - began >= 6.0
+
+
+async def test_a_call_waits_for_a_restart_of_nodes_that_have_answered_before(start: Start) -> None:
+    node = await start(FakeNode(described()))
+    loop = asyncio.get_running_loop()
+    async with unused_address() as refusing, ControllerClient([node.address], refused_s=0.01) as client:
+        await client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(), 30)
+        client._addresses = [refusing]
+        began = loop.time()
+        with pytest.raises(ClusterError):
+            await client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(), 1.0)
+    assert loop.time() - began >= 1.0
+
+
+async def test_a_long_wait_for_the_first_answer_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "NOTICE_S", 0.1)
+    reported: list[str] = []
+    async with unused_address() as address, ControllerClient([address], on_wait=reported.append) as client:
+        for _ in range(2):
+            with pytest.raises(ClusterError):
+                await client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(), 0.5)
+    assert reported == [f"no node answers: {address}: connection refused: nothing listens there"]

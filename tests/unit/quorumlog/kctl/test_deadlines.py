@@ -368,6 +368,25 @@ def test_a_following_command_reports_why_it_could_not_begin(
     assert "connection refused" in json.loads(captured.err.splitlines()[-1])["message"]
 
 
+def test_a_command_reports_a_wait_for_a_node_only_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("quorumlog.client.controller.NOTICE_S", 0.1)
+    monkeypatch.setattr("quorumlog.kctl.context.REFUSED_S", 0.5)
+
+    def said(*arguments: str) -> list[str]:
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{closed.getsockname()[1]}"
+            assert kctl(["--controllers", address, "topics", "list", *arguments]) == 4
+        return [line for line in capsys.readouterr().err.splitlines() if line.startswith("waiting: no node answers")]
+
+    assert said() == []
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert len(said()) == 1
+    assert said("-o", "json") == []
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
