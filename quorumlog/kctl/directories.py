@@ -40,6 +40,41 @@ class Place(NamedTuple):
     copied: int = 0
 
 
+class Difference(NamedTuple):
+    """A replica that is not in its planned directory, or moves away from it.
+
+    place: the current place.  wanted: the path of the planned directory.
+    """
+
+    broker: int
+    place: Place
+    wanted: str
+
+    @property
+    def state(self) -> str:
+        """Return in_progress or different; see `state_of`."""
+        return state_of(self.place, self.wanted)
+
+    def __str__(self) -> str:
+        path, moving_to = self.place.path, self.place.moving_to
+        if moving_to is not None:
+            instead = "" if moving_to == self.wanted else f", not to {self.wanted}"
+            return f"broker {self.broker} moves it from {path} to {moving_to}{instead}"
+        where = "does not have it" if path is None else f"has it in {path}"
+        return f"broker {self.broker} {where}, not in {self.wanted}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON."""
+        place = self.place
+        return {
+            "broker": self.broker,
+            "directory": place.path,
+            "moving_to": place.moving_to,
+            "wanted": self.wanted,
+            "state": self.state,
+        }
+
+
 @asynccontextmanager
 async def open_log_dirs(context: Context) -> AsyncIterator[LogDirClient]:
     """Yield a client for the data directories of brokers, and close it afterwards.
@@ -109,8 +144,8 @@ def wanted_in(plan: Iterable[Move]) -> Wanted:
 class PlannedDirectories:
     """The directories of a plan, compared with the directories of the brokers.
 
-    Every method except `rows` raises ClusterError if a broker does not answer.  `look`, `states` and `wait` also raise
-    it if a planned directory does not exist or is offline.
+    Every method except `rows` raises ClusterError if a broker does not answer.  `look`, `differences` and `wait` also
+    raise it if a planned directory does not exist or is offline.
     """
 
     def __init__(self, context: Context, log_dirs: LogDirClient, wanted: Wanted) -> None:
@@ -171,14 +206,15 @@ class PlannedDirectories:
             for (topic, index), path in sorted(paths.items())
         ]
 
-    async def states(self) -> dict[Key, str]:
-        """Return, for each partition of the plan, the worst state of its replicas; see `state_of`."""
+    async def differences(self) -> dict[Key, list[Difference]]:
+        """Return the replicas that are not in their planned directories, by partition and in the order of brokers."""
         now = await self.look()
-        found: dict[Key, str] = {}
-        for broker, paths in self._wanted.items():
+        found: dict[Key, list[Difference]] = {}
+        for broker, paths in sorted(self._wanted.items()):
             for key, path in paths.items():
-                states = {found.get(key, "complete"), state_of(now[broker].get(key, Place()), path)}
-                found[key] = next(each for each in ("different", "in_progress", "complete") if each in states)
+                one = Difference(broker, now[broker].get(key, Place()), path)
+                if one.state != "complete":
+                    found.setdefault(key, []).append(one)
         return found
 
     async def wait(self) -> None:
@@ -189,14 +225,20 @@ class PlannedDirectories:
         """
 
         async def has_ended() -> bool:
-            return "in_progress" not in (await self.states()).values()
+            found = await self.differences()
+            return "in_progress" not in map(worst_state, found.values())
 
         await wait_until(has_ended, self._context.left_s, "all replicas were in the planned directories")
-        lost = sorted(key for key, state in (await self.states()).items() if state == "different")
+        lost = sorted(key for key, found in (await self.differences()).items() if worst_state(found) == "different")
         if lost:
             names = ", ".join(f"{topic}-{index}" for topic, index in lost[:SHOWN_MAX])
             text = f"not in the planned directories: {names}; a move was cancelled or given up"
             raise ClusterError(ApiError.VERIFICATION_FAILED, text, "look for `replica not moved` in the broker's log")
+
+
+def worst_state(found: Iterable[Difference]) -> str:
+    """Return `different` if one of the replicas is neither in its planned directory nor moving to it."""
+    return "different" if any(each.state == "different" for each in found) else "in_progress"
 
 
 def state_of(place: Place, path: str) -> str:

@@ -14,7 +14,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers as brokers_module
 from quorumlog.kctl import inputs
 from quorumlog.kctl.context import Context, Group, so_on_return, with_loop
-from quorumlog.kctl.directories import PlannedDirectories, open_log_dirs, summary, wanted_in
+from quorumlog.kctl.directories import PlannedDirectories, open_log_dirs, summary, wanted_in, worst_state
 from quorumlog.kctl.numbers import IntRange, whole
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.reassign_plan import FORM, ID_MAX, PLAN_SIZE_MAX, Move, document, moved, parse, propose
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 NO_THROTTLE = -1
 _DIGITS = re.compile(r"[0-9]{1,19}")
 TOPICS_SHOWN_MAX = 5
+DIRECTORIES_SHOWN_MAX = 20
 CANCEL_PLAN = "kctl reassign cancel --plan FILE.json"
+CANCEL_DIRECTORY_MOVE = "to cancel a move between directories, start a plan that names the current directory"
 
 
 @click.group("reassign", cls=Group)
@@ -409,7 +411,12 @@ def _report(
     changed = sum(each.changed for each in reply.partitions)
     old = [each for each in reply.partitions if not each.changed]
     going = sum((each.topic, each.index) in under_way for each in old)
-    so_already = [each.result.message for each in old if (each.topic, each.index) not in under_way]
+    placed = {(row["topic"], row["partition"]) for row in directories if row["changed"]}
+    so_already = [
+        each.result.message
+        for each in old
+        if (each.topic, each.index) not in under_way and (each.topic, each.index) not in placed
+    ]
     for text in list(filter(None, so_already))[:5]:
         context.output.message(text)
     if not moves:
@@ -536,7 +543,8 @@ async def cancel(
     """Return to the replicas from before a reassignment.
 
     The command is refused if only new replicas hold all acknowledged records.  It does not change partitions of --plan
-    or --partition that are no longer being reassigned.
+    or --partition that are no longer being reassigned.  A move to another directory of the same broker is not a
+    reassignment: to cancel it, start a plan that names the current directory.
     """
     plan = await _load(path)
     if (plan is not None) + bool(topics) + everything != 1:
@@ -549,7 +557,12 @@ async def cancel(
         if topics:
             found = await _described(client, context, topics)
             _check_known({(topic.name, each.index) for topic in found for each in topic.partitions}, sorted(planned))
-        reply, moves = await _cancelled(client, context, planned, topics, dry_run)
+        try:
+            reply, moves = await _cancelled(client, context, planned, topics, dry_run)
+        except ClusterError as error:
+            if error.code == ApiError.NO_REASSIGNMENT_IN_PROGRESS and wanted_in(plan or ()):
+                raise ClusterError(error.code, error.message, CANCEL_DIRECTORY_MOVE) from error
+            raise
     if ended := planned.difference((move.topic, move.partition) for move in moves):
         are = "is" if len(ended) == 1 else "are"
         context.output.message(f"{named(ended)} {are} not being reassigned (any more), and {are} not changed")
@@ -596,7 +609,7 @@ async def verify(context: Context, path: str | None, topics: tuple[str, ...], br
     """Compare a plan, or a topic and its brokers, with the cluster.
 
     state: complete; in_progress (exit code 4); different (exit code 1); missing (exit code 3).  If the plan names data
-    directories, each replica must be in the planned directory.
+    directories, each replica must be in the planned directory, and the command shows the replicas that are not.
     """
     plan = await _load(path)
     _check_sources(plan, topics, brokers, takes_factor=False)
@@ -608,17 +621,25 @@ async def verify(context: Context, path: str | None, topics: tuple[str, ...], br
     reads.tell()
     wanted = plan or [Move(topic, index, brokers or ()) for topic, index in sorted(found)]
     rows = [_verified(move, found.get((move.topic, move.partition)), exact=plan is not None) for move in wanted]
+    elsewhere: list[str] = []
     if directories := wanted_in(wanted):
         async with open_log_dirs(context) as log_dirs:
-            states = await PlannedDirectories(context, log_dirs, directories).states()
+            differences = await PlannedDirectories(context, log_dirs, directories).differences()
         for row in rows:
-            state = states.get((row["topic"], row["partition"]), "complete")
-            row["state"] = state if row["state"] == "complete" else row["state"]
+            found_there = differences.get((row["topic"], row["partition"]), [])
+            row["directories"] = [each.document() for each in found_there]
+            if found_there and row["state"] == "complete":
+                row["state"] = worst_state(found_there)
+            elsewhere += (f"{row['topic']}-{row['partition']}: {each}" for each in found_there)
     if context.output.is_json:
         context.output.document([{**row, **reads.validity} for row in rows])
     else:
         columns = ("topic", "partition", "replicas", "wanted", "adding", "removing", "isr", "state")
         context.output.table(columns, [[row[column] for column in columns] for row in rows])
+        for text in elsewhere[:DIRECTORIES_SHOWN_MAX]:
+            context.output.message(text)
+        if len(elsewhere) > DIRECTORIES_SHOWN_MAX:
+            context.output.message(f"and {len(elsewhere) - DIRECTORIES_SHOWN_MAX} more (shown by -o json)")
     _judge(rows)
 
 
@@ -670,4 +691,6 @@ def _judge(rows: Sequence[dict[str, Any]], cause: str = "") -> None:
         )
     if by_state["in_progress"]:
         text = f"still being moved: {names('in_progress')}"
-        raise ClusterError(ApiError.REASSIGNMENT_IN_PROGRESS, text, "kctl reassign status", retriable=True)
+        between_brokers = any(row["adding"] or row["removing"] for row in by_state["in_progress"])
+        next_step = "kctl reassign status" if between_brokers else "kctl brokers moves"
+        raise ClusterError(ApiError.REASSIGNMENT_IN_PROGRESS, text, next_step, retriable=True)

@@ -206,3 +206,38 @@ def test_a_cancelled_move_between_directories_is_reported(
 
     monkeypatch.setattr(log_dirs, "move", cancelled)
     assert "a move was cancelled or given up" in said(capsys, 1, *START, "--wait")[1]
+
+
+def test_verify_shows_the_directories_that_differ_and_the_command_that_shows_the_move(
+    log_dirs: FakeLogDirs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(monkeypatch, "/a", "/b")
+    _, err = said(capsys, 1, *VERIFY)
+    assert "t-0: broker 12 has it in /a, not in /b" in err.splitlines()
+    (row,) = json.loads(said(capsys, 1, *VERIFY, "-o", "json")[0])
+    assert row["directories"] == [
+        {"broker": 12, "directory": "/a", "moving_to": None, "wanted": "/b", "state": "different"}
+    ]
+    log_dirs.moving[12] = "/b"
+    _, err = said(capsys, 4, *VERIFY)
+    assert "t-0: broker 12 moves it from /a to /b" in err.splitlines()
+    assert "(next: kctl brokers moves)" in err
+    planned(monkeypatch, "/a", "/a")
+    assert "t-0: broker 12 moves it from /a to /b, not to /a" in said(capsys, 1, *VERIFY)[1]
+
+
+def test_start_does_not_report_a_replica_as_already_there_whose_directory_changes(
+    log_dirs: FakeLogDirs, client: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(monkeypatch, "any", "/b")
+    said_already = "t-0 is on these brokers already"
+    assert said_already not in said(capsys, 0, *START)[1]
+    assert said_already in said(capsys, 0, *START)[1]  # it moves now, so this request changes nothing
+
+
+def test_cancel_of_a_move_between_directories_says_how_to_cancel_it(
+    log_dirs: FakeLogDirs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(monkeypatch, "any", "/b")
+    err = said(capsys, 5, "reassign", "cancel", "--plan", "-")[1]
+    assert "(next: to cancel a move between directories, start a plan that names the current directory)" in err
