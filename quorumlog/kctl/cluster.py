@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,10 +12,12 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers
 from quorumlog.kctl.context import LEFT_MIN_S, Context, Group, with_loop
+from quorumlog.kctl.exits import exit_code
 from quorumlog.kctl.quorum import status_document
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.topic_reads import describe_all_topics
 from quorumlog.wire.errors import ApiError, ExitCode
+from quorumlog.words import counted
 
 if TYPE_CHECKING:
     from quorumlog.client.controller import ControllerClient
@@ -40,12 +43,23 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
     """Check that the cluster is healthy, and name each problem.
 
     Healthy means: a majority follows the leader, every voter and broker runs, and every partition has a leader and is
-    in sync.  Exit code 0 if healthy, 1 if not, and 4 if --exit-when-healthy timed out.
+    in sync.  Exit code 0 if healthy, 1 if not, and 4 if no node answers or --exit-when-healthy timed out.
+
+    With --watch, --timeout, if given, limits the whole command; its default limits only each check.
     """
     context.interrupted = "" if watch else "nothing was changed"
-    if watch and not exit_when_healthy:
-        context.ends_with_output = True
-        context.lift_limit()
+    if not watch or exit_when_healthy:
+        return await _checked(context, watch, exit_when_healthy)
+    context.ends_with_output = True
+    context.lift_limit()
+    with suppress(TimeoutError):  # a success: the user chose this time
+        async with asyncio.timeout(context.follow_s):
+            await _checked(context, watch, exit_when_healthy)
+    return ExitCode.DONE
+
+
+async def _checked(context: Context, watch: bool, exit_when_healthy: bool) -> int:
+    """Check once, or until `health` ends, and return the exit code."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + context.left_s
     shown: object = None  # the last output; for tables, only health and problems, so that a new offset prints nothing
@@ -53,7 +67,7 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
         while True:
             is_endless = watch and not exit_when_healthy
             limit_s = context.deadline_s if is_endless else max(deadline - loop.time(), LEFT_MIN_S)
-            document = await examine(context, client, limit_s)
+            document, failure = await examine(context, client, limit_s)
             seen = document if context.output.is_json else (document["healthy"], document["problems"])
             if seen != shown and (watch or not exit_when_healthy or document["healthy"]):
                 _show(context, document, stream=watch)
@@ -61,6 +75,8 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
             if exit_when_healthy and document["healthy"]:
                 return ExitCode.DONE
             if not watch and not exit_when_healthy:
+                if failure is not None:
+                    return exit_code(failure)
                 return ExitCode.DONE if document["healthy"] else ExitCode.FAILED
             pause_s = WATCH_INTERVAL_S if is_endless else min(WATCH_INTERVAL_S, deadline - loop.time() - LOOK_MIN_S)
             if pause_s <= 0:
@@ -70,11 +86,13 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
             await asyncio.sleep(pause_s)  # servers push nothing to kctl
 
 
-async def examine(context: Context, client: ControllerClient, timeout_s: float) -> dict[str, Any]:
-    """Check everything once, and return the JSON.
+async def examine(
+    context: Context, client: ControllerClient, timeout_s: float
+) -> tuple[dict[str, Any], ClusterError | None]:
+    """Check everything once, and return the JSON, and the error if no node answered.
 
     `problems` describes each problem, failed requests included.  Of the partitions without a leader, and of those that
-    are under-replicated, it contains at most SHOWN_MAX each.
+    are under-replicated, it names at most SHOWN_MAX each, and the number of the others.
     """
     document: dict[str, Any] = {
         "healthy": False, "cluster_id": None, "leader_id": None, "leader_epoch": None, "voters": None, "brokers": None,
@@ -89,7 +107,12 @@ async def examine(context: Context, client: ControllerClient, timeout_s: float) 
         return max(deadline - loop.time(), LEFT_MIN_S)
 
     try:
-        status = status_document(await client.describe_quorum(left_s()))
+        described = await client.describe_quorum(left_s())
+    except ClusterError as error:
+        problems.append(error.message)
+        return document, error
+    try:
+        status = status_document(described)
         document |= {name: status[name] for name in ("cluster_id", "leader_id", "leader_epoch")}
         document["voters"] = len(status["voters"])
         problems += _quorum_problems(status)
@@ -98,7 +121,7 @@ async def examine(context: Context, client: ControllerClient, timeout_s: float) 
         topics = await describe_all_topics(reads, left_s)
     except ClusterError as error:
         problems.append(error.message)
-        return document
+        return document, None
     document["brokers"] = len(registered)
     document["brokers_unfenced"] = sum(broker["state"] == "unfenced" for broker in registered)
     problems += [
@@ -109,12 +132,20 @@ async def examine(context: Context, client: ControllerClient, timeout_s: float) 
     document["partitions"] = sum(len(topic.partitions) for topic in topics)
     document["partitions_without_leader"] = len(leaderless)
     document["partitions_under_replicated"] = len(lagging)
-    problems += leaderless[:SHOWN_MAX] + lagging[:SHOWN_MAX]
+    problems += _shown(leaderless, "without a leader") + _shown(lagging, "under-replicated")
     document |= reads.validity
     if reads.unconfirmed:
         problems.append(f"no active controller answers: topics and brokers are as of offset {reads.offset}")
     document["healthy"] = not problems
-    return document
+    return document, None
+
+
+def _shown(problems: list[str], state: str) -> list[str]:
+    """Return the first SHOWN_MAX problems, and a line with the number of the others."""
+    if len(problems) <= SHOWN_MAX:
+        return problems
+    more = counted(len(problems) - SHOWN_MAX, "more partition")
+    return [*problems[:SHOWN_MAX], f"{more} {'is' if len(problems) == SHOWN_MAX + 1 else 'are'} {state}"]
 
 
 def _quorum_problems(status: dict[str, Any]) -> list[str]:

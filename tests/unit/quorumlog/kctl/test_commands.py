@@ -361,8 +361,31 @@ def test_cluster_health_reports_problems(client: FakeClient, capsys: pytest.Capt
     assert run(["cluster", "health", "--exit-when-healthy", "--timeout", "0.01"]) == 4
     client.replies[rpcs.DESCRIBE_QUORUM] = ClusterError("UNAVAILABLE", "nobody", retriable=True)
     capsys.readouterr()
-    assert run(["cluster", "health", "-o", "json"]) == 1
+    assert run(["cluster", "health", "-o", "json"]) == 4
     assert json.loads(capsys.readouterr().out)["problems"] == ["nobody"]
+    client.replies[rpcs.DESCRIBE_QUORUM] = ClusterError("NOT_A_NODE", "a port for Kafka clients")
+    assert run(["cluster", "health"]) == 2
+
+
+def test_cluster_health_counts_the_problems_that_it_does_not_name(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many = topics()
+    (topic,) = many.topics
+    for index in range(1, 25):
+        topic.partitions.add().CopyFrom(topic.partitions[0])
+        topic.partitions[-1].index = index
+    client.replies |= {
+        rpcs.DESCRIBE_QUORUM: quorum_reply(),
+        rpcs.DESCRIBE_TOPICS: many,
+        rpcs.DESCRIBE_BROKERS: pb.DescribeBrokersReply(result=OK),
+    }
+    assert run(["cluster", "health", "-o", "json"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert problems[-2:] == [
+        "t-19 is under-replicated: 12,13 not in its ISR",
+        "5 more partitions are under-replicated",
+    ]
 
 
 def test_cluster_health_watch_prints_a_line_only_if_the_health_changed(

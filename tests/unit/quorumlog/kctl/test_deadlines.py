@@ -264,11 +264,29 @@ def test_cluster_health_is_shown_after_a_slow_start(
 
     async def test() -> None:
         context = Context("h1:1", "json", GIVEN_S, spent_s=spent_s)
-        assert await context.within_limit(body(cluster.health)(context, False, False)) == 1
+        assert await context.within_limit(body(cluster.health)(context, False, False)) == 4
 
     run(test())
     document = json.loads(capsys.readouterr().out)
     assert (document["healthy"], len(document["problems"])) == (False, 1)
+
+
+@pytest.mark.parametrize("given_s", [10.0, None])
+def test_a_watch_of_the_clusters_health_ends_after_a_given_timeout_with_success(
+    given_s: float | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Context, "client", lambda context: Slow(rpcs.DESCRIBE_QUORUM))
+
+    async def test() -> None:
+        context = Context("h1:1", "json", given_s)
+        async with asyncio.timeout(100):
+            assert await context.within_limit(body(cluster.health)(context, True, False)) == 0
+
+    if given_s is not None:
+        return run(test())
+    with pytest.raises(TimeoutError):
+        run(test())
+    return None
 
 
 def test_a_following_command_has_no_time_limit() -> None:
