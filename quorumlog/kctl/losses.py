@@ -36,15 +36,22 @@ async def lost_records(context: Context, name: str, indexes: range) -> int | Non
     return sum(int(end[key].offset - first[key].offset) for key in first)
 
 
+class DeclinedError(Exception):
+    """The user answered a confirmation with no, so nothing was changed."""
+
+
 def ask(context: Context, question: str) -> None:
     """Ask for confirmation.  The time limit of the command starts over after the answer.
 
     Raises:
-        click.Abort: the answer was not yes.
+        DeclinedError: the answer was not yes.
+        click.Abort: Ctrl-C, or the end of the input.
     """
     before, context.interrupted = context.interrupted, "nothing was changed"
     with _interruptible():
-        click.confirm(printable(question), abort=True, err=True)
+        is_confirmed = click.confirm(printable(question), err=True)
+    if not is_confirmed:
+        raise DeclinedError
     context.interrupted = before
     context.start_over()
 

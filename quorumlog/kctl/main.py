@@ -42,6 +42,7 @@ from quorumlog.kctl import (
     voters,
 )
 from quorumlog.kctl.context import Context, Root
+from quorumlog.kctl.losses import DeclinedError
 from quorumlog.kctl.output import Output, OutputClosedError, dumps
 from quorumlog.wire.errors import ApiError, ExitCode
 
@@ -116,6 +117,9 @@ def run(arguments: list[str], spent_s: float = 0.0) -> int:
     except (KeyboardInterrupt, click.Abort):
         context.output.interrupted(context.interrupted)
         return ExitCode.INTERRUPTED
+    except DeclinedError:
+        context.output.declined()
+        return ExitCode.REFUSED
     except OutputClosedError:
         streams.discard(sys.stdout)
         return ExitCode.DONE

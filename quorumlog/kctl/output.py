@@ -201,6 +201,14 @@ class Output:
         elif leaves:
             self.message(f"interrupted: {leaves}")
 
+    def declined(self) -> None:
+        """Report that the user declined a change."""
+        leaves = "nothing was changed"
+        if self.is_json:
+            say(dumps({"error": "DECLINED", "message": leaves, "next": None, "retriable": False}))
+        else:
+            self.message(f"declined: {leaves}")
+
     def error(self, error: BaseException) -> None:
         """Print an error as one line: the problem, its cause, and the next step."""
         say(self.describe(error))

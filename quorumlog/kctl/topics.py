@@ -287,7 +287,7 @@ async def delete(context: Context, name: str, if_exists: bool, yes: bool, dry_ru
 
 
 async def _confirm_deletion(context: Context, client: ControllerClient, name: str) -> None:
-    """Raises: click.Abort: the user declined."""
+    """Raises: DeclinedError: the user declined."""
     from quorumlog.kctl.losses import ask, lost_records
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2

@@ -70,7 +70,7 @@ def _confirm(context: Context, what: str, yes: bool, dry_run: bool) -> None:
 
     Raises:
         ClusterError: CONFIRMATION_NEEDED: standard input is not a terminal.
-        click.Abort: the answer was not yes.
+        DeclinedError: the answer was not yes.
     """
     if yes or dry_run:
         return

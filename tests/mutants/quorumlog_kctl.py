@@ -8,6 +8,23 @@ DATA_TESTS = "tests/unit/quorumlog/kctl/test_data.py"
 
 MUTANTS = (
     Mutant(
+        "kctl makes a change that the user declined",
+        "quorumlog/kctl/losses.py",
+        "    if not is_confirmed:\n",
+        "    if is_confirmed is None:\n",
+        (
+            "tests/unit/quorumlog/kctl/test_losses.py"
+            "::test_a_declined_confirmation_changes_nothing_and_is_not_called_an_interrupt",
+        ),
+    ),
+    Mutant(
+        "kctl cluster health reports that no node answers as an unhealthy cluster",
+        "quorumlog/kctl/cluster.py",
+        "        return document, error\n",
+        "        return document, None\n",
+        ("tests/unit/quorumlog/kctl/test_commands.py::test_cluster_health_reports_problems",),
+    ),
+    Mutant(
         "kctl consume stays with a former leader",
         "quorumlog/kctl/data.py",
         "            await cluster.topic_states([topic], LEADERS_AGE_S)\n",
@@ -27,8 +44,8 @@ MUTANTS = (
     Mutant(
         "kctl ignores Ctrl-C at a question and takes the next answer",
         "quorumlog/kctl/losses.py",
-        "    with _interruptible():\n        click.confirm(",
-        "    if question:\n        click.confirm(",
+        "    with _interruptible():\n        is_confirmed = ",
+        "    if question:\n        is_confirmed = ",
         ("tests/unit/quorumlog/kctl/test_losses.py::test_ctrl_c_at_a_confirmation_changes_nothing",),
     ),
     Mutant(

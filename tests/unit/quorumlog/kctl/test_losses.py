@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from typing import Any
 
@@ -30,3 +31,15 @@ def test_ctrl_c_at_a_confirmation_changes_nothing(
     assert kctl(["groups", "delete", "g"]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "interrupted: nothing was changed"
     assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_a_declined_confirmation_changes_nothing_and_is_not_called_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _question: "n")
+    monkeypatch.setattr(groups, "can_ask", lambda: True)
+    assert kctl(["groups", "delete", "g"]) == 5
+    assert capsys.readouterr().err.splitlines()[-1] == "declined: nothing was changed"
+    assert kctl(["groups", "delete", "g", "-o", "json"]) == 5
+    error = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert (error["error"], error["message"]) == ("DECLINED", "nothing was changed")
