@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 OUT_OF_RANGE = ApiError.OFFSET_OUT_OF_RANGE
 POLL_MS = 5_000
+POLL_SHARE = 0.25
+"""The most that a wait of a node may take of the time limit of its request."""
 ASK_S = 5.0
 AGAIN_S = 0.1
 
@@ -71,7 +73,9 @@ class History:
         Raises:
             ClusterError: as `describe`.
         """
-        request = node_pb2.ReadMetadataRequest(from_offset=offset, wait_ms=POLL_MS if wait else 0)
+        # The node must answer before the request times out, or a quiet log would look like a node that hangs.
+        poll_ms = min(POLL_MS, int(self._limit_s() * 1000 * POLL_SHARE))
+        request = node_pb2.ReadMetadataRequest(from_offset=offset, wait_ms=poll_ms if wait else 0)
         return await self._ask(rpcs.READ_METADATA, request, offset)
 
     async def read_known(self, offset: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -186,6 +187,26 @@ def test_tail_follows_new_records_and_ends_at_its_limit(nodes: Nodes, kctl: Said
     code, out, err = kctl("tail", "--max-records", "5")
     assert (code, err) == (0, "")
     assert [line.split()[0] for line in out.splitlines()] == [str(end + number) for number in range(5)]
+
+
+def test_tail_of_a_quiet_log_does_not_report_that_a_node_does_not_answer(
+    nodes: Nodes, kctl: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_history, "POLL_MS", 5_000)
+    ask = nodes.ask_any
+
+    async def ask_any(rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        if rpc == rpcs.READ_METADATA and request.wait_ms:
+            await asyncio.sleep(min(request.wait_ms / 1000, timeout_s / 2))
+            if request.wait_ms / 1000 >= timeout_s / 2:  # a client leaves time for other nodes
+                raise ClusterError("TIMED_OUT", "node:1 did not answer in time", retriable=True)
+            request.wait_ms = 0
+        return await ask(rpc, request, timeout_s)
+
+    monkeypatch.setattr(nodes, "ask_any", ask_any)
+    code, _, err = kctl("tail", "--timeout", "1")
+    assert code == 4
+    assert "the requested records did not arrive within 1 s" in err
 
 
 def two(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> tuple[Node, Node]:
