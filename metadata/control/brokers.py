@@ -293,8 +293,9 @@ def unregister(image: ClusterImage, broker_id: int, *, validate_only: bool = Fal
     elif image.replica_count(broker_id):
         names = sorted(image.topics[topic_id].name for topic_id in image.hostings(broker_id))
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more topics" if len(names) > 3 else "")
-        text = f"broker {broker_id} has {image.replica_count(broker_id)} replicas of {shown}"
-        step = f"kctl reassign generate --topic {names[0]} --brokers … (without {broker_id}), then start"
+        count = image.replica_count(broker_id)
+        text = f"broker {broker_id} has {count} {'replica' if count == 1 else 'replicas'} of {shown}"
+        step = f"kctl reassign generate --drain {broker_id} | kctl reassign start --plan - --wait"
         refusal = Outcome(ApiError.BROKER_IN_USE, text, step)
     if refusal is not None or broker is None or validate_only:
         return Decision(Unregistered(refusal or OK))

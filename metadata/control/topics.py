@@ -252,23 +252,26 @@ def _check_assignment(image: ClusterImage, topic: NewTopic) -> NewTopic | Outcom
 def check_rows(image: ClusterImage, rows: Sequence[Sequence[int]], first: int, factor: int) -> Outcome | None:
     """Return why `rows` cannot be the replicas of partitions `first` and following, or None.
 
+    The refusal has a next step only if it is about the state of a broker.
+
     rows: broker ids of each partition.  factor: the required number of replicas.
     """
     for index, row in enumerate(rows, first):
         unknown = [broker_id for broker_id in row if broker_id not in image.brokers]
-        problem = None
+        problem, next_step = None, ""
         if not row:
             problem = f"partition {index} has no replicas"
         elif len(row) != factor:
-            problem = f"partition {index} has {len(row)} replicas; partition 0 has {factor}"
+            replicas = "1 replica" if len(row) == 1 else f"{len(row)} replicas"
+            problem = f"partition {index} has {replicas}; partition 0 has {factor}"
         elif len(set(row)) < len(row):
             problem = f"partition {index} has two replicas on one broker"
         elif unknown:
-            problem = f"partition {index}: broker {unknown[0]} is not registered"
+            problem, next_step = f"partition {index}: broker {unknown[0]} is not registered", "kctl brokers list"
         elif not any(image.brokers[broker_id].active for broker_id in row):
-            problem = f"partition {index}: none of its brokers is unfenced"
+            problem, next_step = f"partition {index}: none of its brokers is unfenced", "kctl brokers list"
         if problem is not None:
-            return Outcome(ApiError.INVALID_REPLICA_ASSIGNMENT, problem)
+            return Outcome(ApiError.INVALID_REPLICA_ASSIGNMENT, problem, next_step)
     return None
 
 

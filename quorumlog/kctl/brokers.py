@@ -51,10 +51,10 @@ async def specific_refusal(
 ) -> ClusterError:
     """Return `refusal` with an error code that distinguishes an unregistered broker from one that is down.
 
-    The controller refuses an assignment to either broker with INVALID_REPLICA_ASSIGNMENT.  wanted: the assigned
-    brokers.
+    The controller refuses an assignment to either broker with INVALID_REPLICA_ASSIGNMENT and a next step.  Refusals of
+    the form of an assignment have no next step.  wanted: the assigned brokers.
     """
-    if refusal.code != ApiError.INVALID_REPLICA_ASSIGNMENT:
+    if refusal.code != ApiError.INVALID_REPLICA_ASSIGNMENT or not refusal.next_step:
         return refusal
     try:
         states = {each["id"]: each["state"] for each in await fetch(context, client)}
@@ -65,7 +65,7 @@ async def specific_refusal(
         word = ApiError.BROKER_ID_NOT_REGISTERED
     elif any(states[broker] != "unfenced" for broker in wanted):
         word = ApiError.BROKER_NOT_AVAILABLE
-    return ClusterError(word, refusal.message, refusal.next_step or "kctl brokers list", retriable=refusal.retriable)
+    return ClusterError(word, refusal.message, refusal.next_step, retriable=refusal.retriable)
 
 
 _COLUMNS = (

@@ -129,7 +129,7 @@ def test_a_stopped_broker_is_unregistered_once_it_has_no_replicas(start_node: St
     assert brokers.servers[3].stop() == 0
     brokers.until(lambda: brokers.state(3) == "fenced", "3 is fenced")
     code, refused = brokers.kctl("brokers", "unregister", "3")
-    assert (code, refused["error"], refused["message"]) == (5, "BROKER_IN_USE", "broker 3 has 1 replicas of v")
+    assert (code, refused["error"], refused["message"]) == (5, "BROKER_IN_USE", "broker 3 has 1 replica of v")
     brokers.ok("topics", "delete", "v")
     assert brokers.ok("brokers", "unregister", "3", "--dry-run")["changed"] is False
     assert brokers.ok("brokers", "unregister", "3")["changed"] is True

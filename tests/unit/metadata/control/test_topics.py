@@ -95,6 +95,14 @@ def test_invalid_assignments_are_refused(cluster: Cluster, rows: tuple[tuple[int
     assert refused(cluster, NewTopic("t", assignment=rows)) is ApiError.INVALID_REPLICA_ASSIGNMENT
 
 
+def test_only_an_assignment_to_an_unavailable_broker_has_a_next_step(cluster: Cluster) -> None:
+    shape, unknown = (
+        ask(cluster, NewTopic("t", assignment=rows))[0].outcome for rows in (((1, 2), (99,)), ((1, 2), (1, 99)))
+    )
+    assert (shape.message, shape.next_step) == ("partition 1 has 1 replica; partition 0 has 2", "")
+    assert (unknown.message, unknown.next_step) == ("partition 1: broker 99 is not registered", "kctl brokers list")
+
+
 def test_an_assignment_to_fenced_brokers_alone_is_refused(cluster: Cluster) -> None:
     cluster.fence(1)
     assert refused(cluster, NewTopic("t", assignment=((1,),))) is ApiError.INVALID_REPLICA_ASSIGNMENT

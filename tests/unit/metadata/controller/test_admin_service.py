@@ -59,6 +59,7 @@ def test_only_a_fenced_broker_without_replicas_is_unregistered() -> None:
     cluster.fence(2)
     refused = unregister(cluster.image, 2).reply.outcome
     assert refused.message == "broker 2 has 5 replicas of t0, t1, t2 and 2 more topics"
+    assert refused.next_step == "kctl reassign generate --drain 2 | kctl reassign start --plan - --wait"
     assert "reassign" in refused.next_step
     for topic in list(cluster.image.topics.values()):
         from metadata.control.topics import delete_topics

@@ -292,6 +292,17 @@ def test_start_reports_whether_a_target_broker_is_fenced_or_not_registered(
     assert capsys.readouterr().err == f"kctl: {error}: t-0: broker 13 … (next: look)\n"
 
 
+def test_a_malformed_assignment_is_not_reported_as_an_unregistered_broker(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=False)
+    text = "partition 1 has 1 replica; partition 0 has 2"
+    refused = pb.Result(error="INVALID_REPLICA_ASSIGNMENT", message=text)
+    cluster.replies[rpcs.CREATE_TOPICS] = pb.CreateTopicsReply(result=OK, topics=[pb.CreatedTopic(result=refused)])
+    assert run(["topics", "create", "t", "--assignment", "11:12,99"]) == 2
+    assert capsys.readouterr().err == f"kctl: INVALID_REPLICA_ASSIGNMENT: {text}\n"
+
+
 def status(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, list[int]]]:
     assert run(["reassign", "status", "-o", "json"]) == 0
     return [(row["state"], row["waits_for"]) for row in json.loads(capsys.readouterr().out)]
