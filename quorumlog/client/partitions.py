@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar
 from quorumlog.client.kafka import KafkaConnection, error_word
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.backoff import Backoff
-from quorumlog.wire.errors import ApiError
+from quorumlog.wire.errors import ApiError, KafkaCode
 
 PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 0.5
@@ -118,10 +118,11 @@ class PartitionCalls:
                         ) from error
                 if is_last:
                     after = f"{round(timeout_s, 2):g} s"
+                    is_leaderless = error.code == KafkaCode.LEADER_NOT_AVAILABLE.name
                     raise ClusterError(
                         ApiError.TIMED_OUT,
                         f"{topic}-{index}: given up after {after}; the last answer was: {error.message}",
-                        "kctl topics describe " + topic,
+                        f"kctl explain {topic}-{index}" if is_leaderless else f"kctl topics describe {topic}",
                         retriable=True,
                     ) from error
                 if error.refresh_metadata and connection is not None:

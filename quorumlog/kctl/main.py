@@ -45,6 +45,7 @@ from quorumlog.kctl.context import Context, Root
 from quorumlog.kctl.losses import DeclinedError
 from quorumlog.kctl.output import Output, OutputClosedError, dumps
 from quorumlog.wire.errors import ApiError, ExitCode
+from quorumlog.words import listed
 
 
 @click.group(
@@ -177,8 +178,19 @@ def _wants_json(context: Context, arguments: list[str]) -> bool:
     )
 
 
+def _with_longer(error: click.NoSuchOption) -> click.NoSuchOption:
+    """Suggest the options that continue an unknown one, such as `--to-latest` for `--to`, not merely similar ones."""
+    names = [] if error.ctx is None else [name for each in error.ctx.command.params for name in each.opts]
+    longer = [name for name in names if name.startswith(f"{error.option_name}-")]
+    if not longer:
+        return error
+    return click.NoSuchOption(error.option_name, f"{error.message} Did you mean {listed(longer, 'or')}?", ctx=error.ctx)
+
+
 def _usage(error: click.ClickException, context: Context, arguments: list[str]) -> None:
-    message = error.format_message()
+    if isinstance(error, click.NoSuchOption):
+        error = _with_longer(error)
+    message = " ".join(error.format_message().split())  # click lists choices on lines of their own
     usage = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "kctl"
     next_step = f"{usage} --help"
     if _wants_json(context, arguments):

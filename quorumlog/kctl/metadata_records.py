@@ -37,6 +37,9 @@ class Names:
             case "renew_topic":
                 self._names[record.renew_topic.new_topic_id] = self.of(record.renew_topic.topic_id)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._names.values()
+
     def of(self, topic_id: bytes) -> str:
         """Return the name, or the id of an unknown topic."""
         return self._names.get(topic_id) or uuid_text(topic_id) or "?"

@@ -42,7 +42,10 @@ class FloatRange(click.FloatRange):
     """A number within a range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = super().convert(value, param, ctx)
-        if math.isnan(found) or "_" in str(value):
+        try:
+            is_number = "_" not in str(value) and not math.isnan(float(value))
+        except ValueError:
+            is_number = False
+        if not is_number:
             self.fail(f"{value!r} is not a number.", param, ctx)
-        return found
+        return super().convert(value, param, ctx)

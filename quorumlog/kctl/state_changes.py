@@ -91,13 +91,20 @@ async def command(
         if not follow:
             batches = await reader.begin(start, wanted)
             await _show_once(context, reader, Brokers(client, context.left_s), batches)
+            _report_unknown(context, reader)
             return
         context.lift_limit()
         with suppress(TimeoutError):  # a success: the user chose this time, and a failure to begin is reported before
             async with asyncio.timeout(context.follow_s):
                 batches = await reader.begin(start, wanted)
+                _report_unknown(context, reader)
                 reader.history = History(client, lambda: context.deadline_s)  # each later request may take that long
                 await _follow(context, reader, Brokers(client, context.deadline_s), batches, patience_s)
+
+
+def _report_unknown(context: Context, reader: _Reader) -> None:
+    for name in reader.unknown_topics():
+        context.output.message(f"topic {name!a} does not exist, and did not exist at the offsets that were read")
 
 
 async def _show_once(context: Context, reader: _Reader, brokers: Brokers, batches: list[Batch]) -> None:
@@ -197,6 +204,11 @@ class _Reader:
             self.offset = lowest
             await self._name_topics(lowest)
         return []
+
+    def unknown_topics(self) -> list[str]:
+        """Return the wanted topics that did not exist at any offset that was read."""
+        assert self._names is not None, "begin comes first"
+        return sorted(name for name in self._topics if name not in self._names)
 
     async def _read_up_to(self, end: int) -> list[Batch]:
         found: list[Batch] = []

@@ -150,6 +150,9 @@ def parse_address(text: str) -> Address:
     Raises:
         ValueError: with the problem of `text`.
     """
+    scheme, slashes, _ = text.strip().partition("://")
+    if slashes:
+        raise ValueError(f"{text!r}: an address is HOST:PORT, without {scheme}://")
     host, colon, port = text.strip().rpartition(":")
     if not colon:
         raise ValueError(f"{text!r} is not HOST:PORT")

@@ -230,3 +230,12 @@ async def test_the_look_up_of_a_leader_counts_towards_the_timeout_of_the_request
         return left_s
 
     assert await PartitionCalls(Leaders()).call("t", 0, 5.0, attempt) < 4.91
+
+
+async def test_a_fetch_from_a_partition_without_a_leader_points_to_the_explanation() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        await brokers.move("t", 0, -1)
+        with pytest.raises(ClusterError, match="LEADER_NOT_AVAILABLE") as caught:
+            await Consumer(cluster, timeout_s=0.5).fetch("t", 0, 0)
+    assert caught.value.next_step == "kctl explain t-0"

@@ -238,3 +238,22 @@ def test_an_error_without_a_next_step_gets_the_default_next_step_of_its_code(cod
 def test_the_error_of_a_missing_file_has_a_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["metadata", "dump", str(tmp_path / "nowhere")]) == 3
     assert "No such file or directory (next: give the data directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--timeout", "abc", "topics", "list"], "'abc' is not a number"),
+        (["--timeout", "0", "topics", "list"], "0.0 is not in the range"),
+        (["groups", "reset-offsets", "g", "--to", "earliest"], "--to-earliest"),
+        (["--controllers", "http://127.0.0.1:1", "topics", "list"], "an address is HOST:PORT, without http://"),
+        (["completion"], "Choose from: bash, zsh, fish"),
+    ],
+)
+def test_wrong_usage_is_reported_in_one_line_that_names_the_mistake(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert text in line
+    assert "--wait" not in line

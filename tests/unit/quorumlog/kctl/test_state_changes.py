@@ -257,7 +257,9 @@ def test_from_last_and_topic_options_select_the_shown_changes(
     assert run(["state-changes", *arguments, "-o", "json"]) == 0
     assert [each["offset"] for each in json.loads(capsys.readouterr().out)] == offsets
     assert run(["state-changes", *arguments]) == 0
-    assert ("no such changes" in capsys.readouterr().err) == (not offsets)
+    err = capsys.readouterr().err
+    assert ("no such changes" in err) == (not offsets)
+    assert ("topic 'no' does not exist" in err) == ("no" in arguments)
 
 
 def test_an_offset_after_the_log_end_is_out_of_range(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
