@@ -68,6 +68,7 @@ async def open_cluster(
 async def _partition_count(reads: Reads, topic: str, partition: int | None) -> int:
     """Raises: ClusterError: the topic or partition does not exist."""
     from quorumlog.kctl.refusals import refusal
+    from quorumlog.kctl.topic_reads import with_nearest
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
@@ -76,7 +77,7 @@ async def _partition_count(reads: Reads, topic: str, partition: int | None) -> i
     if described.result.error not in (ApiError.NONE, "") or (partition or 0) >= len(described.partitions):
         (described,) = (await reads.ask(rpcs.DESCRIBE_TOPICS, request)).topics
     if described.result.error not in (ApiError.NONE, ""):
-        raise reads.refused(refusal(described.result))
+        raise reads.refused(await with_nearest(reads, refusal(described.result), topic))
     count = len(described.partitions)
     if (partition or 0) >= count:
         text = f"{topic} has no partition {partition}; it has {count} partitions"

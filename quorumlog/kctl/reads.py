@@ -30,6 +30,11 @@ class Reads:
         self.offset: int | None = None
 
     @property
+    def left_s(self) -> float:
+        """Return the remaining time of the command, in seconds."""
+        return self._context.left_s
+
+    @property
     def validity(self) -> dict[str, Any]:
         """The JSON fields that state the validity of the document."""
         return {"offset": self.offset, "unconfirmed": self.unconfirmed}

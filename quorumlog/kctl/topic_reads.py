@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError
 
+NAMES_S = 2.0
+"""Time limit of the request for the names of all topics, which only adds a suggestion to an error."""
+NAMES_MAX = 10_000
+"""Nothing is suggested if there are more topics, because the comparison would take too long."""
+
 if TYPE_CHECKING:
     from quorumlog.client.reads import Caller
     from quorumlog.kctl.reads import Reads
@@ -52,6 +57,23 @@ async def describe_all_topics(reads: Reads, left_s: Callable[[], float]) -> list
     names = await reads.topic_names(left_s())
     found = await in_parts(names, TOPICS_AT_ONCE, lambda part: _described(reads, part, left_s))
     return [topic for topic in found if topic.result.error in (ApiError.NONE, "")]  # others were deleted meanwhile
+
+
+async def with_nearest(reads: Reads, error: ClusterError, name: str) -> ClusterError:
+    """Return the error about a topic that does not exist, with the most similar name of a topic if there is one."""
+    import difflib
+
+    if error.code != ApiError.UNKNOWN_TOPIC_OR_PARTITION:
+        return error
+    try:
+        names = await reads.topic_names(min(reads.left_s / 2, NAMES_S))
+    except ClusterError:
+        return error
+    if name in names or len(names) > NAMES_MAX:
+        return error
+    near = difflib.get_close_matches(name, names, 1)
+    message = f"{error.message}; did you mean {near[0]}?" if near else error.message
+    return ClusterError(error.code, message, error.next_step, retriable=error.retriable)
 
 
 async def _described(caller: Caller, names: Sequence[str], left_s: Callable[[], float]) -> list[Any]:

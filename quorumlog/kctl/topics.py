@@ -13,7 +13,7 @@ from quorumlog.kctl.output import node_or_none, uuid_text
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.refusals import refusal
 from quorumlog.kctl.streams import can_ask
-from quorumlog.kctl.topic_reads import describe_all_topics, describe_topics
+from quorumlog.kctl.topic_reads import describe_all_topics, describe_topics, with_nearest
 from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 
@@ -197,9 +197,9 @@ async def describe(context: Context, name: str | None) -> None:
             topics = await describe_all_topics(reads, lambda: context.left_s)
         else:
             topics = await describe_topics(reads, [name], lambda: context.left_s)
-    for topic in topics:
-        if topic.result.error not in (ApiError.NONE, ""):
-            raise reads.refused(refusal(topic.result))
+        for topic in topics:
+            if topic.result.error not in (ApiError.NONE, ""):
+                raise reads.refused(await with_nearest(reads, refusal(topic.result), topic.name))
     reads.tell()
     documents = [{**topic_document(topic), **reads.validity} for topic in sorted(topics, key=lambda topic: topic.name)]
     if context.output.is_json:
@@ -269,9 +269,9 @@ async def delete(context: Context, name: str, if_exists: bool, yes: bool, dry_ru
             await _confirm_deletion(context, client, name)
         request = controller_pb2.DeleteTopicsRequest(header=header, names=[name])
         (deleted,) = (await client.call(rpcs.DELETE_TOPICS, request, context.left_s)).topics
-    existed = deleted.result.error in (ApiError.NONE, "")
-    if not existed and not (deleted.result.error.startswith("UNKNOWN_TOPIC") and if_exists):
-        raise refusal(deleted.result)
+        existed = deleted.result.error in (ApiError.NONE, "")
+        if not existed and not (deleted.result.error.startswith("UNKNOWN_TOPIC") and if_exists):
+            raise await with_nearest(Reads(context, client), refusal(deleted.result), name)
     document = {
         "changed": existed and not dry_run,
         "offset": _offset(deleted.offset),

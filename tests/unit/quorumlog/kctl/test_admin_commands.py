@@ -154,6 +154,7 @@ def test_deletion_of_a_missing_topic_is_refused_without_a_question(
     missing = pb.Result(error="UNKNOWN_TOPIC_OR_PARTITION", message="no topic is named 't'")
     deletion.replies[rpcs.DESCRIBE_TOPICS].topics[0].result.CopyFrom(missing)
     deletion.replies[rpcs.DELETE_TOPICS].topics[0].result.CopyFrom(missing)
+    deletion.replies[rpcs.DESCRIBE_QUORUM] = ClusterError("UNAVAILABLE", "nobody", retriable=True)  # no suggestion
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("click.confirm", _no)
     assert run(["topics", "delete", "t"]) == 3

@@ -15,7 +15,7 @@ from quorumlog.kctl.main import cli, run
 from quorumlog.wire import rpcs
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
-from quorumlog.wire.v1 import metadata_pb2, quorum_pb2
+from quorumlog.wire.v1 import metadata_pb2, node_pb2, quorum_pb2
 
 TOPIC_ID = bytes(range(16))
 OK = pb.Result(error="NONE")
@@ -235,6 +235,7 @@ def test_topics_delete_reports_the_deleted_topic_or_that_it_is_missing(
     client.replies[rpcs.DELETE_TOPICS] = pb.DeleteTopicsReply(
         result=OK, topics=[pb.DeletedTopic(name="t", result=missing)]
     )
+    client.replies[rpcs.DESCRIBE_QUORUM] = ClusterError("UNAVAILABLE", "nobody", retriable=True)  # no suggestion
     assert run(["topics", "delete", "t"]) == 3
     assert run(["topics", "delete", "t", "--if-exists"]) == 0
     capsys.readouterr()
@@ -485,3 +486,26 @@ def test_every_change_has_the_options_dry_run_wait_and_timeout() -> None:
         assert {"--timeout", "--output", "--controllers"} <= options, name
         if name not in READING | OF_ITS_OWN:
             assert {"--dry-run", "--validate-only", "--wait"} <= options, name
+
+
+@pytest.mark.parametrize(
+    "arguments", [["topics", "describe", "ordres"], ["topics", "delete", "ordres"], ["consume", "ordres"]]
+)
+def test_a_mistyped_topic_gets_a_suggestion(
+    client: FakeClient, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = pb.Result(error="UNKNOWN_TOPIC_OR_PARTITION", message="topic 'ordres' does not exist")
+    names = [pb.TopicDescription(name=name) for name in ("invoices", "orders")]
+    client.replies |= {
+        rpcs.DESCRIBE_QUORUM: quorum_reply(),
+        rpcs.DESCRIBE_TOPICS: pb.DescribeTopicsReply(
+            result=OK, topics=[pb.TopicDescription(name="ordres", result=missing)]
+        ),
+        rpcs.DELETE_TOPICS: pb.DeleteTopicsReply(result=OK, topics=[pb.DeletedTopic(name="ordres", result=missing)]),
+        rpcs.DESCRIBE_METADATA: node_pb2.DescribeMetadataReply(result=OK, topics=names),
+    }
+    assert run(arguments) == 3
+    assert "topic 'ordres' does not exist; did you mean orders?" in capsys.readouterr().err
+    client.replies[rpcs.DESCRIBE_METADATA] = ClusterError("TIMED_OUT", "no answer", retriable=True)
+    assert run(arguments) == 3
+    assert "did you mean" not in capsys.readouterr().err
