@@ -31,8 +31,8 @@ def unreachable(cluster: ObservedCluster) -> Finding:
         what=f"no node answers at {listed(cluster.addresses)}",
         cause="; ".join(f"{node.address}: {node.silence}" for node in cluster.nodes),
         next="start a node there (quorum-node run, broker run; for a cluster of `kctl dev`: kctl dev up), or give the "
-        "control address of a running node: --controllers HOST:PORT (the control port, 9093 by default, not the port "
-        "of Kafka clients)",
+        "control address of a running node: --controllers HOST:PORT, or KCTL_CONTROLLERS (the control port, 9093 by "
+        "default, not the port of Kafka clients)",
     )
 
 

@@ -8,6 +8,16 @@ DATA_TESTS = "tests/unit/quorumlog/kctl/test_data.py"
 
 MUTANTS = (
     Mutant(
+        "kctl lets a node wait for a record longer than the request may take",
+        "quorumlog/kctl/metadata_history.py",
+        "POLL_SHARE = 0.25\n",
+        "POLL_SHARE = 2.5\n",
+        (
+            "tests/unit/quorumlog/kctl/test_metadata.py"
+            "::test_tail_of_a_quiet_log_does_not_report_that_a_node_does_not_answer",
+        ),
+    ),
+    Mutant(
         "kctl makes a change that the user declined",
         "quorumlog/kctl/losses.py",
         "    if not is_confirmed:\n",
