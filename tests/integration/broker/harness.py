@@ -62,7 +62,7 @@ class Replay:
     def apply(self, base_offset: int, records: tuple[Record, ...]) -> None:
         old, self.image = self.image, self.image.apply(base_offset, records)
         for subscriber in tuple(self._subscribers):
-            subscriber(old, self.image, records, base_offset, self.image.end_offset, 0)
+            subscriber(old, self.image, records)
 
 
 class Controller:
