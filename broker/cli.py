@@ -56,7 +56,7 @@ async def _run_once(config: NodeConfig, process: Process, farewell: Farewell, be
     broker = make_broker_process(config, Sources.real())
     broker.plane.before = before
     farewell.plane = broker.plane
-    broker.plane.on_open = farewell.begin
+    farewell.begin()
     async with server_cli.observed(config, broker.checks(), metrics) as http, broker:
         broker.register_metrics(metrics)
         if await process.reaches(broker.ready()):

@@ -37,7 +37,7 @@ from quorum.transport.grpc import GrpcTransport
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.cluster_id import new_cluster_id
 from quorumlog.runtime.config import BROKER, NodeConfig
-from quorumlog.runtime.file_disk import Claim, claim
+from quorumlog.runtime.file_disk import Claim, claim, lock_directory
 from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
@@ -92,14 +92,22 @@ def claim_directories(config: NodeConfig, directories: Sequence[str]) -> list[Cl
 def locked_directory(config: NodeConfig) -> Iterator[None]:
     """Hold the lock of the data directory of a node without a broker.
 
-    Raises: as `claim_directories`.
+    Only the quorum directory must belong to this node.  Files of a broker in the data directory do not matter: a broker
+    of an older release left some there when its start was refused.
+
+    Raises: as `check_unused` and `lock_directory`.
     """
-    claims = claim_directories(config, config.data_dirs[:1])
+    check_unused(quorum_directory(config), config.node_id)  # first: `lock_directory` may create the lock file
+    claimed = lock_directory(config.data_dirs[0], config.node_id)
     try:
         yield
     finally:
-        for claimed in claims:
-            claimed.release()
+        claimed.release()
+
+
+def listed_peers(config: NodeConfig) -> list[str]:
+    """Return the control addresses in the configuration; one of them may be this node's."""
+    return [*(str(voter.address) for voter in config.initial_voters), *map(str, config.bootstrap)]
 
 
 def make_store(config: NodeConfig, sources: Sources) -> SqliteQuorumStore:
@@ -318,8 +326,7 @@ class ControlPlane:
     def peers(self) -> list[str]:
         """Return control addresses of other nodes: of known voters, then those in the configuration."""
         voters = [str(status.replica.address) for status in self.node.describe().voters] if self._was_entered else []
-        listed = [str(voter.address) for voter in self.config.initial_voters]
-        addresses = [*voters, *listed, *map(str, self.config.bootstrap)]
+        addresses = [*voters, *listed_peers(self.config)]
         own = self.address if self._was_entered else ""
         return [address for address in dict.fromkeys(addresses) if address and address != own]
 

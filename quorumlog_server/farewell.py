@@ -22,7 +22,7 @@ from quorumlog.runtime.space import Space
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import node_pb2 as pb
 from quorumlog.words import rfc3339
-from quorumlog_server.control_plane import ControlPlane
+from quorumlog_server.control_plane import ControlPlane, listed_peers
 
 REPORT_S = 1.0
 PEERS_MAX = 16
@@ -32,7 +32,11 @@ logger = get_logger("run")
 
 
 class Farewell:
-    """Records the end of one process.  `plane`: its latest control plane; the caller sets it."""
+    """Records the end of one process.
+
+    plane: its latest control plane; the caller sets it.  Before that, an end is reported to the addresses in the
+        configuration: the quorum directory may be damaged.
+    """
 
     def __init__(self, config: NodeConfig, sources: Sources) -> None:
         self._config = config
@@ -82,13 +86,13 @@ class Farewell:
 
     async def _report(self, end: End | None) -> None:
         plane = self.plane
-        peers = [] if plane is None else plane.peers()[:PEERS_MAX]
-        if plane is None or not peers:
+        peers = (listed_peers(self._config) if plane is None else plane.peers())[:PEERS_MAX]
+        if not peers:
             return
         request = pb.ReportEndRequest(node_id=self._config.node_id)
-        request.header.cluster_id = plane.cluster_id or ""
+        request.header.cluster_id = (self._config.cluster_id if plane is None else plane.cluster_id) or ""
         if end is not None:
-            request.end.CopyFrom(self._message(end, plane.space.latest()))
+            request.end.CopyFrom(self._message(end, () if plane is None else plane.space.latest()))
         async with ControllerClient(peers) as client:
             asked = (client.ask_node(peer, rpcs.REPORT_END, request, REPORT_S) for peer in peers)
             for peer, outcome in zip(peers, await asyncio.gather(*asked, return_exceptions=True), strict=True):

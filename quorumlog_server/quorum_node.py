@@ -222,15 +222,15 @@ async def _run_once(config: NodeConfig, process: Process, farewell: Farewell, be
         from quorumlog.runtime.metrics import Metrics
         from quorumlog_server.control_plane import check_start, locked_directory, make_control_plane
 
-    await check_start(config)
     metrics = Metrics()
     plane = make_control_plane(config, Sources.real())
     plane.before = before
     farewell.plane = plane
-    plane.on_open = farewell.begin
+    await check_start(config)
     async with contextlib.AsyncExitStack() as exits:
         http = await exits.enter_async_context(server_cli.observed(config, plane.checks(), metrics))
         exits.enter_context(locked_directory(config))
+        plane.on_open = farewell.begin
         await exits.enter_async_context(plane)
         plane.register_metrics(metrics)
         if await process.reaches(plane.ready()):

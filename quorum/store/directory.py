@@ -22,6 +22,7 @@ import errno
 import fcntl
 import json
 import os
+import time
 from uuid import UUID
 
 import msgspec
@@ -35,6 +36,8 @@ WAL = "quorum.db-wal"
 UNFINISHED = "quorum.db.new"
 IDENTITY = "quorum.json"
 LOCK = "lock"
+LOCK_PAUSES_S = (0.01, 0.03, 0.06)
+"""Pauses between the attempts to take the lock."""
 
 MARK_SUFFIX = ".formatted"
 
@@ -101,7 +104,7 @@ class Lock:
         self._path = os.path.join(directory, LOCK)
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_exclusively(self._descriptor)
         except OSError as error:
             holder = (self._text().split() or ["unknown"])[0]
             os.close(self._descriptor)
@@ -155,18 +158,42 @@ def check_unused(directory: str, node_id: int) -> None:
         raise refusal(directory, error) from error
     try:
         if descriptor is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            _check_unlocked(directory, descriptor)
         identity = read_identity(directory)
     except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES) and descriptor is not None:
-            holder = (os.pread(descriptor, 256, 0).split() or [b"unknown"])[0].decode("ascii", "replace")
-            raise _in_use(directory, holder) from error
         raise refusal(directory, error) from error
     finally:
         if descriptor is not None:
             os.close(descriptor)
     if identity is not None:
         check_owner(directory, identity, node_id)
+
+
+def _check_unlocked(directory: str, descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        holder = (os.pread(descriptor, 256, 0).split() or [b"unknown"])[0].decode("ascii", "replace")
+        raise _in_use(directory, holder) from error
+
+
+def _lock_exclusively(descriptor: int) -> None:
+    """Take the lock of an open file.  Another process may hold it for an instant to find out whether it is free.
+
+    Raises: OSError: EWOULDBLOCK or EACCES: another process holds the lock.
+    """
+    for pause_s in LOCK_PAUSES_S:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            time.sleep(pause_s)
+        else:
+            return
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def check_owner(directory: str, identity: Identity, node_id: int) -> None:

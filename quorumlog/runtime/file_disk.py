@@ -617,6 +617,25 @@ def claim(roots: Sequence[str | Path], node_id: int, cluster_id: str | None) -> 
     return [claims[index] for index in range(len(paths))]
 
 
+def lock_directory(root: str | Path, node_id: int) -> Claim:
+    """Create and lock the data directory of a node without a broker.  Such a node has no identity of its own there.
+
+    Raises:
+        StoreRefusedError: it is in use or not writable.
+        FatalError: a disk is full or failing.
+    """
+    path = Path(root).absolute()
+    fd = _lock(path, create=True)
+    assert fd is not None, root
+    claimed = Claim(path, fd, None)
+    try:
+        _name_holder(claimed, node_id)
+    except BaseException:
+        claimed.release()
+        raise
+    return claimed
+
+
 def _checked_meta(root: Path, node_id: int, cluster_id: str | None) -> dict[str, Any] | None:
     try:
         meta = _load_meta(root)

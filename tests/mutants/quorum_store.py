@@ -149,8 +149,8 @@ MUTANTS = (
     Mutant(
         "a directory that is in use is opened twice",
         DIRECTORY,
-        "fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
-        "fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)",
+        "            _lock_exclusively(self._descriptor)\n",
+        "            pass\n",
         (f"{STORE_TESTS}::test_the_refusal_of_a_directory_in_use_names_the_process",),
     ),
     Mutant(

@@ -115,10 +115,30 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "an identity that cannot be read counts as a directory in use",
+        "quorum/store/directory.py",
+        "        raise refusal(directory, error) from error\n    finally:\n",
+        "        raise _in_use(directory, 'unknown') from error\n    finally:\n",
+        (
+            "tests/unit/quorumlog_server/test_refused_starts.py"
+            "::test_identity_of_a_quorum_directory_that_cannot_be_read",
+        ),
+    ),
+    Mutant(
+        "an end before the quorum directory is open is reported to nobody",
+        "quorumlog_server/farewell.py",
+        "listed_peers(self._config) if plane is None else plane.peers()",
+        "[] if plane is None else plane.peers()",
+        (
+            "tests/unit/quorumlog_server/test_farewell.py"
+            "::test_an_end_before_the_quorum_directory_is_open_is_reported_to_the_configured_nodes",
+        ),
+    ),
+    Mutant(
         "a voter does not lock its data directory",
-        "quorumlog_server/control_plane.py",
-        "    claims = claim_directories(config, config.data_dirs[:1])\n",
-        "    claims: list[Claim] = []\n",
+        "quorumlog/runtime/file_disk.py",
+        "    fd = _lock(path, create=True)\n",
+        "    _make_folder(path)\n    fd: int | None = os.open(path / 'lock', os.O_RDWR | os.O_CREAT)\n",
         ("tests/unit/quorumlog_server/test_refused_starts.py::test_second_voter_on_the_same_directory",),
     ),
     Mutant(

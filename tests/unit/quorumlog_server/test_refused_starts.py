@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
 
 from broker.server.process import make_disks
+from quorum.store import directory
 from quorum.store.directory import Lock
 from quorumlog.errors import StoreRefusedError
 from quorumlog.runtime.addresses import DEFAULT_LISTENER, Address
@@ -94,11 +96,37 @@ def test_voter_on_the_directory_of_a_broker(tmp_path: Path) -> None:
         pass
     for disk in disks:
         disk.close()
-    with pytest.raises(StoreRefusedError, match="belongs to node 14; this is node 1"), locked_directory(voter(root)):
-        pass
     assert {path: data for path, data in contents(root).items() if "facts" not in path} == {
         path: data for path, data in before.items() if "facts" not in path
     }
+
+
+def test_voter_beside_the_files_of_a_broker_that_has_no_quorum_directory(tmp_path: Path) -> None:
+    root = tmp_path / "v"
+    for disk in make_disks(broker(root), SOURCES):
+        disk.close()
+    (root / "meta.json").unlink()
+    (root / "logs").mkdir(exist_ok=True)
+    format_voter(root)
+
+
+def test_identity_of_a_quorum_directory_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "v"
+    format_voter(root)
+
+    def refused(folder: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", folder)
+
+    monkeypatch.setattr(directory, "read_identity", refused)
+    with pytest.raises(StoreRefusedError, match="EACCES"), locked_directory(voter(root)):
+        pass
+
+
+def test_lock_that_another_process_holds_for_an_instant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process that starts takes the lock to find out whether it is free."""
+    first = Lock(str(tmp_path))
+    monkeypatch.setattr("quorum.store.directory.time.sleep", lambda _: first.release())
+    Lock(str(tmp_path)).release()
 
 
 def test_second_voter_on_the_same_directory(tmp_path: Path) -> None:
