@@ -37,7 +37,7 @@ from quorum.transport.grpc import GrpcTransport
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.cluster_id import new_cluster_id
 from quorumlog.runtime.config import BROKER, NodeConfig
-from quorumlog.runtime.file_disk import Claim, claim, lock_directory
+from quorumlog.runtime.data_directory import Claim, claim, lock_directory
 from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import shutil
@@ -25,7 +23,7 @@ import signal
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -38,8 +36,8 @@ from quorum.codec import MalformedError
 from quorum.core.types import VoterSet
 from quorum.snapshot_file import SnapshotHeader, SnapshotParser, snapshot_name
 from quorum.store import SqliteQuorumStore
-from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL, Identity, find_identity, write_mark
-from quorumlog.errors import ClusterError, CorruptStoreError, QuorumlogError, StoreRefusedError
+from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL, Identity, find_identity, unused, write_mark
+from quorumlog.errors import ClusterError, CorruptStoreError, QuorumlogError
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import ApiError
 from quorumlog.words import uuid_text
@@ -48,6 +46,7 @@ QUORUM_FOLDER = "quorum"
 SNAPSHOT_SUFFIX = ".snapshot"
 READ_BYTES = 1 << 20
 FRAME = struct.Struct(">cI")
+RUNNING_STEP = "ask the node: kctl metadata tail --from beginning; or stop it first"
 
 Emit = Callable[[bytes, bytes], None]
 
@@ -226,7 +225,7 @@ def copy_quietly(directory: str, copy: str) -> None:
     Raises:
         StoreRefusedError: a process uses the directory.
     """
-    with _unused(directory):
+    with unused(directory, RUNNING_STEP):
         for name in (DATABASE, WAL, IDENTITY, LOCK):
             source = os.path.join(directory, name)
             if os.path.exists(source):
@@ -234,30 +233,6 @@ def copy_quietly(directory: str, copy: str) -> None:
     for name in os.listdir(directory):
         if name.endswith(SNAPSHOT_SUFFIX):
             os.symlink(os.path.join(directory, name), os.path.join(copy, name))
-
-
-@contextlib.contextmanager
-def _unused(directory: str) -> Iterator[None]:
-    """Hold the directory's lock as a reader, without writing to it."""
-    try:
-        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # a copy of a directory, made without its lock file
-        yield
-        return
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-            holder = (os.pread(descriptor, 256, 0).split() or [b"unknown"])[0].decode("ascii", "replace")
-            raise StoreRefusedError(
-                f"{directory} is in use by process {holder}",
-                next_step="ask the node: kctl metadata tail --from beginning; or stop it first",
-            ) from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 if __name__ == "__main__":

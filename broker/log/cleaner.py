@@ -121,9 +121,10 @@ class LogCleaner:
             logger.warning("swap of compacted segments failed", cause=str(error))
 
     async def clean_next(self) -> bool:
-        """Clean the due log with the largest share of dirty bytes; return False if there is none.
+        """Clean one log, and return True.  Return False if no log is due.
 
-        Logs in `uncleanable` are left out until their next try.
+        Of the due logs, it cleans the one with the largest share of dirty bytes.  Logs in `uncleanable` are left out
+        until their next try.
         """
         due = await self._look()
         if due is None:

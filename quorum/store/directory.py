@@ -18,11 +18,13 @@ mark.  The mark holds a copy of the identity, and the names of files that other 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
 import time
+from collections.abc import Iterator
 from uuid import UUID
 
 import msgspec
@@ -36,6 +38,7 @@ WAL = "quorum.db-wal"
 UNFINISHED = "quorum.db.new"
 IDENTITY = "quorum.json"
 LOCK = "lock"
+IN_USE_STEP = "stop that process, or give another directory"
 LOCK_PAUSES_S = (0.01, 0.03, 0.06)
 """Pauses between the attempts to take the lock."""
 
@@ -138,6 +141,32 @@ class Lock:
         os.close(self._descriptor)
 
 
+@contextlib.contextmanager
+def unused(directory: str, next_step: str = IN_USE_STEP) -> Iterator[None]:
+    """Hold the directory's lock as a reader, without writing anything.
+
+    Raises:
+        StoreRefusedError: another process holds the lock; the message names it.
+        OSError: the lock file cannot be opened.
+    """
+    try:
+        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # the directory is new, or a copy that was made without its lock file
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            holder = (os.pread(descriptor, 256, 0).split() or [b"unknown"])[0].decode("ascii", "replace")
+            raise _in_use(directory, holder, next_step) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def check_unused(directory: str, node_id: int) -> None:
     """Check, without writing anything, that no process uses the directory, and that it is not another node's.
 
@@ -149,34 +178,14 @@ def check_unused(directory: str, node_id: int) -> None:
         FatalError: the disk fails.
     """
     try:
-        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
+        with unused(directory):
+            identity = read_identity(directory)
     except NotADirectoryError:
         return  # its opening reports this
-    except FileNotFoundError:
-        descriptor = None
     except OSError as error:
         raise refusal(directory, error) from error
-    try:
-        if descriptor is not None:
-            _check_unlocked(directory, descriptor)
-        identity = read_identity(directory)
-    except OSError as error:
-        raise refusal(directory, error) from error
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
     if identity is not None:
         check_owner(directory, identity, node_id)
-
-
-def _check_unlocked(directory: str, descriptor: int) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise
-        holder = (os.pread(descriptor, 256, 0).split() or [b"unknown"])[0].decode("ascii", "replace")
-        raise _in_use(directory, holder) from error
 
 
 def _lock_exclusively(descriptor: int) -> None:
@@ -190,7 +199,7 @@ def _lock_exclusively(descriptor: int) -> None:
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
-            time.sleep(pause_s)
+            time.sleep(pause_s)  # the system reports no event when a process releases the lock
         else:
             return
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -209,10 +218,8 @@ def check_owner(directory: str, identity: Identity, node_id: int) -> None:
         )
 
 
-def _in_use(directory: str, holder: str) -> StoreRefusedError:
-    return StoreRefusedError(
-        f"{directory} is in use by process {holder}", next_step="stop that process, or give another directory"
-    )
+def _in_use(directory: str, holder: str, next_step: str = IN_USE_STEP) -> StoreRefusedError:
+    return StoreRefusedError(f"{directory} is in use by process {holder}", next_step=next_step)
 
 
 def read_identity(directory: str) -> Identity | None:

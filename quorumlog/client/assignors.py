@@ -236,7 +236,7 @@ class _Loads:
                 heappush(looks, look)
 
     def _move_from(self, giver: int) -> tuple[int, int] | None:
-        """Return the class of the partition that a member should give away, and its taker; None if there is none.
+        """Choose a partition that the giver should give away.  Return its class and the taker, or None.
 
         Partitions that are new to their owner are moved first.
         """

@@ -7,11 +7,7 @@ Layout of a directory:
     facts.db     the small durable facts (`sqlite_facts`)
     logs/ …      the log's own files
 
-Formatting writes facts.db first and meta.json last, by rename.  So a directory without meta.json and without logs was
-never in use.  If there are logs but no meta.json, a file was lost, and it is not recreated.
-
-A process first locks and checks all of its directories (`claim`), and writes to them afterwards.  So a refused start
-changes nothing.  A node without a broker also holds the lock, although it keeps only its quorum in the directory.
+`data_directory` locks, checks and formats a directory.
 
 **Open files** are kept in an LRU.  The LRUs of all data directories together use at most a quarter of RLIMIT_NOFILE,
 since connections need the rest.  However, each LRU may always keep `OPEN_FILES_MIN` files open.  A file that was closed
@@ -38,53 +34,43 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
-import json
 import os
 import shutil
-import socket
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
-from quorumlog.errors import READ_ONLY_STEP, CorruptStoreError, FatalError, QuorumlogError, StoreRefusedError
+from quorumlog.runtime.data_directory import (
+    Claim,
+    check_identity,
+    claim,
+    format_directory,
+    open_folder,
+    refuse_access,
+    save_identity,
+)
 from quorumlog.runtime.descriptors import descriptor_limit
 from quorumlog.runtime.disk import Disk, DiskError, DiskFile
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.space import space_of
-from quorumlog.runtime.sqlite_facts import NEXT_STEP, SqliteFacts
+from quorumlog.runtime.sqlite_facts import SqliteFacts
 from quorumlog.runtime.stall import STALL_S, no_longer_than
 from quorumlog.runtime.syncs import Sync, SyncJob, Syncs, SyncThreads, close_all, is_fully_synced
-from quorumlog.words import uuid_text
 
-FORMAT_VERSION = 1
 SYNC_ONE_BY_ONE_MAX = 8  # more files and folders than this share one syncfs
 OPEN_FILES_MIN = 16
 SYNC_JOBS_MAX = 64  # single syncs of files and folders that are requested at a time; each needs a descriptor
 THREADS_MAX = 4  # of one directory, for facts, copies and the free space; syncs have threads of their own
-DISK_ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 GIVEN_UP_MAX = 16  # maximum number of files to close for one new descriptor, when the process has none left
 
 logger = get_logger("disk")
 
 _T = TypeVar("_T")
-
-
-class Claim(NamedTuple):
-    """A data directory that this process has locked and checked.  meta: its identity; None if it is not formatted."""
-
-    root: Path
-    lock_fd: int
-    meta: dict[str, Any] | None
-
-    def release(self) -> None:
-        """Release the lock, unless a `FileDisk` owns it."""
-        os.close(self.lock_fd)
 
 
 class FileDisk:
@@ -170,11 +156,11 @@ class FileDisk:
         root, lock_fd, meta = claimed
         try:
             if meta is None:
-                meta = _format(root, node_id, cluster_id, new_directory_id())
+                meta = format_directory(root, node_id, cluster_id, new_directory_id())
             disk = cls(root, lock_fd, meta, stall_s, syncs, directories)
         except OSError as error:
             os.close(lock_fd)
-            raise _refuse_access(root, error) from error
+            raise refuse_access(root, error) from error
         except BaseException:
             os.close(lock_fd)
             raise
@@ -205,13 +191,13 @@ class FileDisk:
             StoreRefusedError: it belongs to another cluster, or is not writable.
             FatalError: its disk is full or failing.
         """
-        _check_meta(self.root, self._meta, self._meta["node_id"], cluster_id)
+        check_identity(self.root, self._meta, self._meta["node_id"], cluster_id)
         if self._meta["cluster_id"] is None:
             bound = {**self._meta, "cluster_id": cluster_id}
             try:
-                _save_meta(self.root, bound)
+                save_identity(self.root, bound)
             except OSError as error:
-                raise _refuse_access(self.root, error) from error
+                raise refuse_access(self.root, error) from error
             self._meta = bound
 
     def close(self) -> None:
@@ -361,7 +347,7 @@ class FileDisk:
                         self._set_dirty(file, False)  # not earlier: files with unflushed bytes are closed last
                 for folder in folders[max(0, start - len(dirty)) : max(0, end - len(dirty))]:
                     with suppress(FileNotFoundError):  # removed or renamed meanwhile: nothing to make durable
-                        jobs.append(SyncJob(Sync.ALL, self._new_fd(partial(_open_folder, self._locate(folder)))))
+                        jobs.append(SyncJob(Sync.ALL, self._new_fd(partial(open_folder, self._locate(folder)))))
             except BaseException:
                 close_all(jobs)
                 raise
@@ -558,18 +544,6 @@ def _write(fd: int, position: int, data: bytes) -> None:
 # -- folders
 
 
-def _open_folder(path: str) -> int:
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
-def _sync_folder(path: str) -> None:
-    fd = _open_folder(path)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _is_one_file_system(root: Path, device: int) -> bool:
     """Return whether no link or mount in `root` leads to another file system than `device`."""
     for entry in root.iterdir():
@@ -581,219 +555,6 @@ def _is_one_file_system(root: Path, device: int) -> bool:
         except OSError:
             return False  # unknown
     return True
-
-
-# -- lock and identity
-
-
-def claim(roots: Sequence[str | Path], node_id: int, cluster_id: str | None) -> list[Claim]:
-    """Lock these data directories, and check that they belong to this node.  Call `release` on each one at the end.
-
-    cluster_id: None if this node does not know it yet.
-
-    This creates missing directories and lock files, but only once all existing directories are locked and checked.
-
-    Raises:
-        StoreRefusedError: a directory belongs to another node or cluster, is in use, has another format, is a copy of
-            another one, or is not writable.  None stays locked.
-        CorruptStoreError: a file is missing or damaged.
-        FatalError: a disk is full or failing.
-    """
-    paths = [Path(root).absolute() for root in roots]
-    claims: dict[int, Claim] = {}
-    try:
-        for create in (False, True):
-            for index, root in enumerate(paths):
-                if index not in claims and (fd := _lock(root, create)) is not None:
-                    claims[index] = Claim(root, fd, None)  # released if the checks fail
-                    claims[index] = Claim(root, fd, _checked_meta(root, node_id, cluster_id))
-            _refuse_copies(claims.values())
-        for claimed in claims.values():
-            _name_holder(claimed, node_id)
-    except BaseException:
-        for claimed in claims.values():
-            claimed.release()
-        raise
-    return [claims[index] for index in range(len(paths))]
-
-
-def lock_directory(root: str | Path, node_id: int) -> Claim:
-    """Create and lock the data directory of a node without a broker.  Such a node has no identity of its own there.
-
-    Raises:
-        StoreRefusedError: it is in use or not writable.
-        FatalError: a disk is full or failing.
-    """
-    path = Path(root).absolute()
-    fd = _lock(path, create=True)
-    assert fd is not None, root
-    claimed = Claim(path, fd, None)
-    try:
-        _name_holder(claimed, node_id)
-    except BaseException:
-        claimed.release()
-        raise
-    return claimed
-
-
-def _checked_meta(root: Path, node_id: int, cluster_id: str | None) -> dict[str, Any] | None:
-    try:
-        meta = _load_meta(root)
-    except OSError as error:
-        raise _refuse_access(root, error) from error
-    if meta is not None:
-        _check_meta(root, meta, node_id, cluster_id)
-    return meta
-
-
-def _refuse_copies(claims: Iterable[Claim]) -> None:
-    seen: dict[str, Path] = {}
-    for root, _, meta in claims:
-        if meta is None:
-            continue
-        other = seen.setdefault(meta["directory_id"], root)
-        if other != root:
-            raise StoreRefusedError(
-                f"{root} and {other} are both directory {uuid_text(UUID(meta['directory_id']))}: "
-                "one is a copy of the other",
-                next_step="remove one of them from data.dirs; a directory that is added must be empty",
-            )
-
-
-def _make_folder(root: Path) -> None:
-    """Create the folder and its missing parents, durably."""
-    if _exists(root):
-        return
-    if root.parent != root:
-        _make_folder(root.parent)
-    root.mkdir(mode=0o750, exist_ok=True)
-    _sync_folder(str(root.parent))
-
-
-def _lock(root: Path, create: bool) -> int | None:
-    """Return the descriptor that holds the lock; None if the lock file does not exist and `create` is False."""
-    try:
-        if create:
-            _make_folder(root)
-        fd = os.open(root / "lock", os.O_RDWR | (os.O_CREAT if create else 0) | os.O_CLOEXEC, 0o640)
-    except FileNotFoundError as error:
-        if not create:
-            return None
-        raise _refuse_access(root, error) from error
-    except OSError as error:
-        raise _refuse_access(root, error) from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = ""
-        with os.fdopen(fd, "rb") as file, suppress(OSError):
-            holder = file.read(200).decode(errors="replace").strip()
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise _refuse_access(root, error) from error
-        raise StoreRefusedError(
-            f"{root} is in use by {holder or 'another process'}", next_step="stop that process or use another data dir"
-        ) from error
-    return fd
-
-
-def _name_holder(claimed: Claim, node_id: int) -> None:
-    """Write this process into the lock file, for people and for the error of another process."""
-    try:
-        os.ftruncate(claimed.lock_fd, 0)
-        holder = f"pid={os.getpid()} host={socket.gethostname()} node_id={node_id}\n"
-        os.pwrite(claimed.lock_fd, holder.encode(), 0)
-    except OSError as error:
-        raise _refuse_access(claimed.root, error) from error
-
-
-def _load_meta(root: Path) -> dict[str, Any] | None:
-    """Return the identity of a formatted directory; None if it was never formatted."""
-    path = root / "meta.json"
-    (root / "meta.json.tmp").unlink(missing_ok=True)
-    if not _exists(path):
-        if _exists(root / "logs"):
-            raise CorruptStoreError(f"{path} is missing, but {root} holds logs", NEXT_STEP)
-        return None
-    try:
-        meta = json.loads(path.read_bytes())
-        version = meta["format_version"]
-        if version == FORMAT_VERSION:
-            UUID(meta["directory_id"])
-            well_formed = isinstance(meta["node_id"], int) and isinstance(meta["cluster_id"], str | None)
-            if not well_formed or set(meta) != {"format_version", "directory_id", "node_id", "cluster_id"}:
-                raise ValueError("unexpected content")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptStoreError(f"{path} is damaged: {error}", NEXT_STEP) from error
-    assert isinstance(meta, dict)
-    return meta
-
-
-def _exists(path: Path) -> bool:
-    """Return whether the path exists.
-
-    `Path.exists` in Python 3.14 also returns False if the disk fails; then the directory would be formatted.
-    """
-    try:
-        path.stat()
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _check_meta(root: Path, meta: dict[str, Any], node_id: int, cluster_id: str | None) -> None:
-    if meta["format_version"] != FORMAT_VERSION:
-        raise StoreRefusedError(
-            f"{root} has format {meta['format_version']}; this program supports {FORMAT_VERSION}",
-            next_step="use the release that wrote it, or a newer one",
-        )
-    if meta["node_id"] != node_id:
-        raise StoreRefusedError(
-            f"{root}/meta.json belongs to node {meta['node_id']}; this is node {node_id}",
-            next_step="give the node its own directory, or correct --node-id",
-        )
-    if None not in (cluster_id, meta["cluster_id"]) and meta["cluster_id"] != cluster_id:
-        raise StoreRefusedError(
-            f"{root}/meta.json belongs to cluster {meta['cluster_id']}; this is cluster {cluster_id}",
-            next_step="give the addresses of its own cluster, or another data dir",
-        )
-
-
-def _format(root: Path, node_id: int, cluster_id: str | None, directory_id: UUID) -> dict[str, Any]:
-    SqliteFacts.create(root / "facts.db")
-    meta = {
-        "format_version": FORMAT_VERSION,
-        "directory_id": str(directory_id),
-        "node_id": node_id,
-        "cluster_id": cluster_id,
-    }
-    _save_meta(root, meta)
-    _sync_folder(str(root.parent))
-    return meta
-
-
-def _save_meta(root: Path, meta: dict[str, Any]) -> None:
-    temporary = root / "meta.json.tmp"
-    with temporary.open("w") as file:
-        json.dump(meta, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(root / "meta.json")
-    _sync_folder(str(root))
-
-
-def _refuse_access(root: Path, error: OSError) -> QuorumlogError:
-    """Return the error to raise for an OSError: the disk fails, or this process cannot use the directory."""
-    name = errno.errorcode.get(error.errno or 0, "?")
-    message = f"cannot use data directory {root}: {error.strerror} ({name}) at {error.filename or root}"
-    if error.errno in (errno.ENOTDIR, errno.EEXIST):
-        file = next((path for path in (*reversed(root.parents), root) if path.exists() and not path.is_dir()), root)
-        what = "it" if file == root else str(file)
-        message = f"cannot use data directory {root}: {what} is not a directory"
-    if error.errno in DISK_ERRNOS:
-        return FatalError(message, "check the disk (full or failing), then start the broker again")
-    if error.errno == errno.EROFS:  # the disk may fail, but a service without ReadWritePaths= gets the same error
-        return StoreRefusedError(message, next_step=READ_ONLY_STEP)
-    return StoreRefusedError(message, next_step="correct the path or its permissions, or give another data dir")
 
 
 def _is_a_disk(disk: FileDisk) -> Disk:

@@ -117,8 +117,8 @@ MUTANTS = (
     Mutant(
         "an identity that cannot be read counts as a directory in use",
         "quorum/store/directory.py",
-        "        raise refusal(directory, error) from error\n    finally:\n",
-        "        raise _in_use(directory, 'unknown') from error\n    finally:\n",
+        "        raise refusal(directory, error) from error\n    if identity is not None:\n",
+        "        raise _in_use(directory, 'unknown') from error\n    if identity is not None:\n",
         (
             "tests/unit/quorumlog_server/test_refused_starts.py"
             "::test_identity_of_a_quorum_directory_that_cannot_be_read",
@@ -136,7 +136,7 @@ MUTANTS = (
     ),
     Mutant(
         "a voter does not lock its data directory",
-        "quorumlog/runtime/file_disk.py",
+        "quorumlog/runtime/data_directory.py",
         "    fd = _lock(path, create=True)\n",
         "    _make_folder(path)\n    fd: int | None = os.open(path / 'lock', os.O_RDWR | os.O_CREAT)\n",
         ("tests/unit/quorumlog_server/test_refused_starts.py::test_second_voter_on_the_same_directory",),

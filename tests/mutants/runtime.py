@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 FILE_DISK = "quorumlog/runtime/file_disk.py"
+DATA_DIRECTORY = "quorumlog/runtime/data_directory.py"
 SQLITE_FACTS = "quorumlog/runtime/sqlite_facts.py"
 SYNCS = "quorumlog/runtime/syncs.py"
 LOGGING = "quorumlog/runtime/logging.py"
@@ -113,7 +114,7 @@ MUTANTS = (
     Mutant(
         "the folders of new files are not synced",
         FILE_DISK,
-        "jobs.append(SyncJob(Sync.ALL, self._new_fd(partial(_open_folder, self._locate(folder)))))",
+        "jobs.append(SyncJob(Sync.ALL, self._new_fd(partial(open_folder, self._locate(folder)))))",
         "self._locate(folder)",
         (f"{UNIT}/test_file_disk_flushes.py::test_a_few_files_and_folders_are_synced_one_by_one",),
     ),
@@ -203,14 +204,14 @@ MUTANTS = (
     ),
     Mutant(
         "a disk that became read-only is reported as a mistake in the path",
-        FILE_DISK,
+        DATA_DIRECTORY,
         "if error.errno == errno.EROFS:",
         "if error.errno == errno.EACCES:",
         (f"{UNIT}/test_file_disk.py::test_a_read_only_file_system_is_refused_with_the_disk_as_a_possible_cause",),
     ),
     Mutant(
         "a refused start creates a lock file in a new directory, because a later directory is locked afterwards",
-        FILE_DISK,
+        DATA_DIRECTORY,
         "for create in (False, True):",
         "for create in (True,):",
         ("tests/unit/quorumlog_server/test_refused_starts.py::test_broker_with_a_later_directory_in_use",),

@@ -95,7 +95,7 @@ def test_a_failure_to_store_the_cluster_id_is_reported_with_its_cause(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(file_disk, "_save_meta", full)
+        patch.setattr(file_disk, "save_identity", full)
         with pytest.raises(FatalError, match="No space left on device"):
             acquire(tmp_path)
         disk = acquire(tmp_path, cluster_id=None)  # the failed start has released its lock
@@ -192,7 +192,7 @@ def test_a_read_only_file_system_is_refused_with_the_disk_as_a_possible_cause(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr("quorumlog.runtime.file_disk.os.open", read_only)
+        patch.setattr("quorumlog.runtime.data_directory.os.open", read_only)
         with pytest.raises(StoreRefusedError, match="EROFS") as refused:
             acquire(tmp_path)
     assert refused.value.exit_status == 2

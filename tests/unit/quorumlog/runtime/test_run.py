@@ -11,7 +11,7 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +23,15 @@ from quorumlog.runtime import run as runtime
 from quorumlog.runtime.run import Process, exit_status, serve
 
 Body = Callable[[Process], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def restored_signals() -> Iterator[None]:
+    """Restore the handlers of signals.  A closed loop of uvloop leaves its own, which ignores the signal."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def run(body: Body, log_format: str = "text", timeout_ms: int = 5000, environ: dict[str, str] | None = None) -> int:
