@@ -440,4 +440,11 @@ MUTANTS = (
             "tests/unit/broker/coordinator/test_hanging.py::test_no_transaction_is_ended_before_all_coordinators_have_answered",
         ),
     ),
+    Mutant(
+        "a request is repeated without the fresh id that it needs",
+        "broker/coordinator/transactions.py",
+        "replace(request, fresh_id=fresh_id)",
+        "request",
+        ("tests/unit/broker/coordinator/test_fresh_ids.py::test_a_request_that_needs_a_fresh_id_is_repeated_with_it",),
+    ),
 )

@@ -161,4 +161,21 @@ MUTANTS = (
             "::test_a_broker_whose_port_is_in_use_exits_with_2_and_names_the_address",
         ),
     ),
+    Mutant(
+        "a broker records that it runs only once its store is open",
+        "broker/cli.py",
+        "    farewell.begin()\n",
+        "    broker.plane.on_open = farewell.begin\n",
+        ("tests/unit/quorumlog_server/test_farewell.py::test_a_broker_records_that_it_runs_before_it_opens_its_store",),
+    ),
+    Mutant(
+        "a damaged quorum directory of a voter is reported to nobody",
+        "quorumlog_server/quorum_node.py",
+        "    farewell.plane = plane\n    await check_start(config)\n",
+        "    await check_start(config)\n    farewell.plane = plane\n",
+        (
+            "tests/unit/quorumlog_server/test_farewell.py"
+            "::test_a_damaged_quorum_directory_is_reported_to_the_other_nodes",
+        ),
+    ),
 )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from quorumlog.errors import ConfigError, FatalError
-from quorumlog.runtime.addresses import Address
+from broker import cli as broker_cli
+from quorumlog.errors import ConfigError, CorruptStoreError, FatalError
+from quorumlog.runtime.addresses import DEFAULT_LISTENER, Address
 from quorumlog.runtime.clock import Sources
-from quorumlog.runtime.config import QUORUM_NODE, NodeConfig
+from quorumlog.runtime.config import BROKER, QUORUM_NODE, KafkaListener, NodeConfig
 from quorumlog.runtime.last_end import FAILED, RUNNING, End, LastEnd
+from quorumlog_server import quorum_node
 from quorumlog_server.farewell import Farewell
 
 
@@ -81,3 +83,49 @@ async def test_a_process_refused_before_it_begins_keeps_the_note_of_the_running_
     farewell(tmp_path).begin()
     await farewell(tmp_path).end(2, ConfigError("in use"))
     assert noted(tmp_path) == End(RUNNING, 5)
+
+
+class Opening:
+    """A broker whose store cannot be opened."""
+
+    def __init__(self, steps: list[str]) -> None:
+        self.plane = SimpleNamespace(before=None)
+        self._steps = steps
+
+    def checks(self) -> dict[str, object]:
+        return {}
+
+    async def __aenter__(self) -> None:
+        self._steps.append("open")
+        raise FatalError("disk full")
+
+    async def __aexit__(self, *_: object) -> None:
+        raise AssertionError("never entered")
+
+
+async def test_a_broker_records_that_it_runs_before_it_opens_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, if it is killed while it opens the store, its next start reports the end of an older process."""
+    steps: list[str] = []
+    monkeypatch.setattr("broker.server.process.make_broker_process", lambda *_: Opening(steps))
+    one: Any = SimpleNamespace(plane=None, begin=lambda: steps.append("begin"))
+    process: Any = None
+    any_port = Address("127.0.0.1", 0)
+    listener = KafkaListener(DEFAULT_LISTENER, any_port)
+    config = NodeConfig(BROKER, 1, ("d",), standalone=True, control_listen=any_port, kafka_listeners=(listener,))
+    with pytest.raises(FatalError):
+        await broker_cli._run_once(config, process, one, None)
+    assert steps == ["begin", "open"]
+
+
+async def test_a_damaged_quorum_directory_is_reported_to_the_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def damaged(_: NodeConfig) -> None:
+        raise CorruptStoreError("quorum.json is damaged")
+
+    plane = SimpleNamespace(before=None)
+    monkeypatch.setattr("quorumlog_server.control_plane.check_start", damaged)
+    monkeypatch.setattr("quorumlog_server.control_plane.make_control_plane", lambda *_: plane)
+    one: Any = SimpleNamespace(plane=None)
+    process: Any = None
+    with pytest.raises(CorruptStoreError):
+        await quorum_node._run_once(NodeConfig(QUORUM_NODE, 1, ("d",), standalone=True), process, one, None)
+    assert one.plane is plane
