@@ -10,6 +10,7 @@ from broker.core.partition import FollowerState, LeaderState
 from broker.log import LogKey, PartitionLog
 from broker.replica.context import ReplicaContext
 from broker.server.role import BrokerRole
+from metadata.image import PartitionImage
 from simulation.cluster.compaction import KeyedRecords
 from simulation.cluster.history import Committed, History
 from simulation.cluster.metadata import MetadataWatch, Spot
@@ -99,6 +100,12 @@ class Evidence:
         if topic is None or partition is None:
             return None
         return self.history(LogKey(topic.origin, spot.index, partition.created))
+
+    def partition(self, history: History) -> PartitionImage | None:
+        """Return the newest committed state of a partition; None if the partition no longer exists."""
+        topic = self.metadata.image.topic(history.spot.topic)
+        found = None if topic is None else topic.partition(history.spot.index)
+        return found if self.current(history.spot) is history else None
 
     def named(self, spot: Spot) -> list[History]:
         """Return the histories of all partitions that have ever had this name."""

@@ -269,8 +269,10 @@ class ReplicaWatch:
         )
 
     def _check_on_disks(self, run: BrokerRun, replica: Replica, leader: LeaderState, history: History) -> None:
-        watermark = leader.high_watermark
+        watermark, partition = leader.high_watermark, self._evidence.partition(history)
         for broker_id in leader.isr:
+            if partition is not None and broker_id in partition.adding and broker_id not in partition.isr:
+                continue  # it was removed and added again, with an empty log; the leader has an older image
             member = self._evidence.runs.get(broker_id)
             if member is not None and (log := member.context.logs.get(history.key)):
                 self._deletions.check_start(member, history, log.start_offset, watermark)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -136,3 +137,19 @@ def test_a_leader_that_commits_under_an_old_min_isr_is_reported(
     leader = SimpleNamespace(isr=(1,), high_watermark=5, limits=SimpleNamespace(min_isr=1))
     with pytest.raises(AssertionError, match=r"^I19: t-0 is committed up to 5 by isr \(1,\), which needs 2"):
         judge._check_replicated(cast(BrokerRun, run), cast(Any, replica), cast(Any, leader), History(KEY, Spot("t", 0)))
+
+
+@pytest.mark.parametrize(
+    ("isr", "adding", "is_allowed"), [((1, 2), (3,), True), ((1, 2, 3), (3,), False), ((1,), (), False)]
+)
+def test_a_leader_with_an_old_image_may_commit_without_a_member_that_is_added_anew(
+    isr: tuple[int, ...], adding: tuple[int, ...], is_allowed: bool
+) -> None:
+    """Broker 3 was removed from the partition meanwhile and added again, so its log is empty."""
+    newest = replace(partition(isr), adding=adding)
+    evidence = SimpleNamespace(check=check, runs={}, partition=lambda history: newest)
+    disks = SimpleNamespace(durable_end=lambda broker_id, _: 0 if broker_id == 3 else 5, lost_end=lambda *_: 0)
+    judge = ReplicaWatch(cast(Evidence, evidence), cast(Any, disks), *cast(Any, (None,) * 4))
+    leader, replica = SimpleNamespace(isr=(1, 2, 3), high_watermark=5), SimpleNamespace(key=KEY)
+    with nullcontext() if is_allowed else pytest.raises(AssertionError, match="3 of the isr has 0 on its disk"):
+        judge._check_on_disks(*cast(Any, (None, replica, leader, History(KEY, Spot("t", 0)))))
