@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from broker.coordinator.dead_letters import DeadLetters, DeadLetterTopic, Produce
 from broker.coordinator.groups import GroupCoordinators
+from broker.coordinator.led_share import Fetched, LedShare, ShareConfig
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.links import BrokerLinks
 from broker.coordinator.log_ends import LogEnds
-from broker.coordinator.share_partitions import Fetched, LedShare, ShareConfig, SharePartitions
+from broker.coordinator.share_partitions import SharePartitions
 from broker.coordinator.share_reminders import ShareReminders
 from broker.coordinator.share_sessions import END_SESSION, NEW_SESSION, Place, SessionKey, ShareSession, ShareSessions
 from broker.coordinator.share_states import ShareStates

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
-from broker.coordinator import share_partitions
+from broker.coordinator import led_share
 from broker.coordinator.dead_letters import DeadLetters
 from broker.coordinator.share_reminders import ShareReminders
 from broker.core.share.partition import (
@@ -52,7 +52,7 @@ def _knows_the_start() -> list[Any]:
     def without(limits: ShareLimits, start_offset: int, batches: Sequence[StateBatch]) -> SharePartition:
         return SharePartition(limits, start_offset)
 
-    return [patch.object(share_partitions, "SharePartition", without)]
+    return [patch.object(led_share, "SharePartition", without)]
 
 
 @_mutant("a new leader of a queue begins at its end")
@@ -60,7 +60,7 @@ def _begins_at_the_end() -> list[Any]:
     def at_the_end(limits: ShareLimits, start_offset: int, batches: Sequence[StateBatch]) -> SharePartition:
         return SharePartition(limits, max([start_offset, *(each.end for each in batches)]))
 
-    return [patch.object(share_partitions, "SharePartition", at_the_end)]
+    return [patch.object(led_share, "SharePartition", at_the_end)]
 
 
 @_mutant("a released record is done")
@@ -86,7 +86,7 @@ def _loads(state: Delivery) -> list[Any]:
         found = [each._replace(state=state) if each.state is Delivery.ARCHIVING else each for each in batches]
         return SharePartition(limits, start_offset, found)
 
-    return [patch.object(share_partitions, "SharePartition", changed)]
+    return [patch.object(led_share, "SharePartition", changed)]
 
 
 @_mutant("a new leader does not write the missing dead letters")

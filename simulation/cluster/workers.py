@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
-from broker.coordinator.share_partitions import LedShare
+from broker.coordinator.led_share import LedShare
 from broker.core.coordinator.share.states import ShareKey
 from metadata.image.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE
 from quorumlog.client.cluster import Cluster

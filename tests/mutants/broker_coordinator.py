@@ -15,7 +15,7 @@ GROUP_TESTS = "tests/unit/broker/coordinator/test_groups.py"
 LOG_END_TESTS = "tests/unit/broker/coordinator/test_log_ends.py"
 
 SHARES = "broker/coordinator/shares.py"
-SHARE_PARTITIONS = "broker/coordinator/share_partitions.py"
+LED_SHARE = "broker/coordinator/led_share.py"
 GROUP_CONFIG_TESTS = "tests/unit/broker/coordinator/test_group_configs.py"
 
 MUTANTS = (
@@ -116,7 +116,7 @@ MUTANTS = (
     ),
     Mutant(
         "a share group that begins at an age begins at the end",
-        SHARE_PARTITIONS,
+        LED_SHARE,
         "return end if found is None else max(found.offset, log.start_offset)",
         "return end",
         (

@@ -10,7 +10,8 @@ MACHINE = "broker/core/coordinator/share/state_machine.py"
 SERVICE = "broker/core/coordinator/share/service.py"
 SESSIONS = "broker/coordinator/share_sessions.py"
 LETTERS = "broker/coordinator/dead_letters.py"
-SHELL = "broker/coordinator/share_partitions.py"
+LED = "broker/coordinator/led_share.py"
+PARTITIONS = "broker/coordinator/share_partitions.py"
 REMINDERS = "broker/core/coordinator/share/reminders.py"
 REMINDER_TESTS = "tests/unit/broker/core/coordinator/share/test_letter_reminders.py"
 REMINDED_TESTS = "tests/unit/broker/coordinator/test_dead_letter_reminders.py"
@@ -157,7 +158,7 @@ MUTANTS = (
     ),
     Mutant(
         "a share partition is dropped while dead letters are missing",
-        SHELL,
+        LED,
         "is_working = self._saving is not None or self._letter_task is not None",
         "is_working = self._saving is not None",
         (f"{LETTER_TESTS}::test_a_share_partition_without_sessions_stays_loaded_until_its_dead_letters_are_written",),
@@ -199,7 +200,7 @@ MUTANTS = (
     ),
     Mutant(
         "a session uses a state that was reset while dead letters were missing",
-        SHELL,
+        PARTITIONS,
         " or led.leader is not found.leader or led.lingers:",
         " or led.leader is not found.leader:",
         (f"{LETTER_TESTS}::test_a_session_that_begins_after_a_reset_reads_the_new_state_despite_missing_dead_letters",),
@@ -248,7 +249,7 @@ MUTANTS = (
     ),
     Mutant(
         "a fetch acquires what it has read for a session that was replaced meanwhile",
-        SHELL,
+        LED,
         "            if not is_wanted():\n",
         "            if False:\n",
         (f"{USE_TESTS}::test_a_fetch_whose_session_is_replaced_while_it_reads_acquires_nothing",),
@@ -269,7 +270,7 @@ MUTANTS = (
     ),
     Mutant(
         "a share partition whose state is no longer its own stays loaded",
-        SHELL,
+        LED,
         "                    self.end()  # another leader owns the state, or the state was initialized again\n"
         "                    self._report_idle()\n",
         "                    self.end()  # another leader owns the state, or the state was initialized again\n",
@@ -277,7 +278,7 @@ MUTANTS = (
     ),
     Mutant(
         "a share partition without a state stays loaded for its letters",
-        SHELL,
+        LED,
         "                    self._letter_task = None\n                    self.end()\n"
         "                    self._report_idle()\n",
         "                    self._letter_task = None\n                    self.end()\n",
@@ -361,7 +362,7 @@ MUTANTS = (
     ),
     Mutant(
         "a missing state ends Java clients",
-        SHELL,
+        LED,
         "return code if code in _OF_LOADS else KafkaCode.REPLICA_NOT_AVAILABLE",
         "return KafkaCode.REPLICA_NOT_AVAILABLE if code in UNAVAILABLE else code",
         (f"{USE_TESTS}::test_a_fetch_reports_a_state_that_it_could_not_read",),
@@ -382,14 +383,14 @@ MUTANTS = (
     ),
     Mutant(
         "a share partition that was loaded for its letters stays loaded",
-        SHELL,
+        LED,
         "        self._on_available()\n        self._report_idle()\n",
         "        self._on_available()\n",
         (f"{REMINDED_TESTS}::test_a_reminder_without_a_missing_dead_letter_leaves_no_share_partition_loaded",),
     ),
     Mutant(
         "a reminder replaces the share partition that members use",
-        SHELL,
+        PARTITIONS,
         "        if led is None or led.has_ended or led.leader is not found.leader:\n",
         "        if True:\n",
         (

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from broker.coordinator.share_partitions import LedShare
+from broker.coordinator.led_share import LedShare
 from quorumlog.client.kafka import KafkaConnection
 from simulation.cluster.workers import NEWEST_EPOCH, RESET_S, Completion, Lock, QueueWatch
 

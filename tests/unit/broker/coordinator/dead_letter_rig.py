@@ -12,8 +12,8 @@ import pytest
 
 from broker.coordinator import dead_letters
 from broker.coordinator.groups import GroupCoordinators
+from broker.coordinator.led_share import Fetched, LedShare
 from broker.coordinator.limits import CoordinatorLimits
-from broker.coordinator.share_partitions import Fetched, LedShare
 from broker.coordinator.shares import ShareGroups
 from broker.core.coordinator.share.states import (
     InitializeState,

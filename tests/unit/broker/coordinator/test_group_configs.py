@@ -12,7 +12,7 @@ import pytest
 
 from broker.coordinator.group_configs import ImageGroupConfigs
 from broker.coordinator.groups import GroupCoordinators
-from broker.coordinator.share_partitions import Fetched, LedShare
+from broker.coordinator.led_share import Fetched, LedShare
 from broker.coordinator.shares import ShareGroups
 from broker.core.coordinator.consumer.requests import ConsumerLimits
 from broker.core.coordinator.group_requests import GroupLimits
