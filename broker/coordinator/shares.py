@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from broker.coordinator.dead_letters import DeadLetters, DeadLetterTopic, Produce
 from broker.coordinator.groups import GroupCoordinators
-from broker.coordinator.led_share import Fetched, LedShare, ShareConfig
+from broker.coordinator.led_share import ShareConfig
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.links import BrokerLinks
 from broker.coordinator.log_ends import LogEnds
+from broker.coordinator.share_fetch import ShareFetchService
 from broker.coordinator.share_partitions import SharePartitions
 from broker.coordinator.share_reminders import ShareReminders
-from broker.coordinator.share_sessions import END_SESSION, NEW_SESSION, Place, SessionKey, ShareSession, ShareSessions
 from broker.coordinator.share_states import ShareStates
 from broker.core.coordinator.consumer.requests import NamedPartitions
 from broker.core.coordinator.share.requests import (
@@ -41,15 +41,8 @@ from broker.core.coordinator.share.states import (
     SummarizeState,
 )
 from broker.core.fetch_session import PartitionKey
-from broker.core.share.partition import Acknowledgement, ShareLimits, problem_of
-from broker.core.share.requests import (
-    ShareAcknowledged,
-    ShareAcknowledgePlan,
-    ShareFetched,
-    ShareFetchPlan,
-    SharePlace,
-    ShareReply,
-)
+from broker.core.share.partition import ShareLimits
+from broker.core.share.requests import ShareAcknowledgePlan, ShareFetchPlan, ShareReply
 from broker.replica.table import ReplicaTable
 from metadata.image import (
     DEAD_LETTER_COPIES,
@@ -60,11 +53,10 @@ from metadata.image import (
     reset_duration_ms,
 )
 from metadata.records import Record
-from quorumlog.runtime.clock import Sources, now_ms
+from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.rpcs import ControllerCall
 
-_NAME_MAX_BYTES: Final = 1_024
 _GROUP_BYTES: Final = 100
 """The size in bytes that a coordinator assumes for a request of this broker."""
 
@@ -118,14 +110,13 @@ class ShareGroups:
         self.states = ShareStates(table, call, wait_applied, resolve, sources, self._limits)
         self.letters = DeadLetters(table, call, wait_applied, resolve, produce, sources.wall_ms, self._limits)
         self.partitions = SharePartitions(table, self.states, self.letters, self._limits, sources.wall_ms)
+        self.fetches = ShareFetchService(self.partitions, self._limits)
         self._reminders = ShareReminders(
             self.states.shell, self._cluster, resolve, self.write_dead_letters, self._limits
         )
-        self._sessions_max = 0
         # `LogEnds` drops a connection after its timeout, and a save may take longer.  So it has its own connections.
         self._log_end_links = BrokerLinks(resolve)
         self._log_ends = LogEnds(table, self._log_end_links, self._limits)
-        self.sessions = ShareSessions(self._on_session_end)
         self._asking: set[tuple[str, type[Any]]] = set()
         """The group and the kind of each effect in progress."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -175,7 +166,7 @@ class ShareGroups:
     def _configure(self, image: ClusterImage) -> None:
         # A copy without topics, so that `partitions` keeps no old topics in memory.
         configs = ClusterImage(configs=image.configs, group_configs=image.group_configs)
-        self._sessions_max = int(configs.cluster_config("group.share.max.share.sessions"))
+        self.fetches.sessions_max = int(configs.cluster_config("group.share.max.share.sessions"))
         self.partitions.configure(partial(share_config, configs))
 
     # -- the share coordinator
@@ -198,212 +189,17 @@ class ShareGroups:
         return self.partitions.config_of(group).limits.lock_ms
 
     async def fetch(self, plan: ShareFetchPlan) -> ShareReply:
-        """Apply the acknowledgements, then acquire records.
-
-        Wait for records only if there is nothing to report: no acknowledgement and no error.
-        """
-        problem = self._problem(plan.group, plan.member_id, plan.acknowledgements, may_renew=plan.is_renewal)
-        if problem is not None:
-            return ShareReply(KafkaCode.INVALID_REQUEST, problem)
-        if plan.session_epoch == NEW_SESSION and plan.acknowledgements:
-            return ShareReply(KafkaCode.INVALID_REQUEST, "the first request of a session must not acknowledge records")
-        if plan.is_renewal and (plan.max_wait_ms or plan.max_bytes or plan.max_records or plan.min_bytes):
-            return ShareReply(KafkaCode.INVALID_REQUEST, "a request that renews locks must not fetch records")
-        session = self._begin(plan)
-        if isinstance(session, KafkaCode):
-            return ShareReply(session)
-        if len(plan.places) + len(session.places) > self._limits.share_partitions_max:
-            return ShareReply(KafkaCode.INVALID_REQUEST, "the session has too many partitions")
-        session.change(plan.places, plan.forgotten)
-        acknowledged = await self._acknowledge(session, plan.acknowledgements)
-        fetched: tuple[ShareFetched, ...] = ()
-        if plan.session_epoch == END_SESSION:
-            self.sessions.end(session)
-        elif not plan.is_renewal and plan.max_records > 0:
-            wait_ms = 0 if acknowledged else min(max(plan.max_wait_ms, 0), self._limits.share_wait_max_ms)
-            load_wait_ms = 0 if acknowledged else self._limits.share_load_wait_ms
-            fetched = await self._fetch(session, plan, wait_ms, load_wait_ms)
-        return ShareReply(KafkaCode.NONE, None, acknowledged, fetched)
+        return await self.fetches.fetch(plan)
 
     async def acknowledge(self, plan: ShareAcknowledgePlan) -> ShareReply:
-        """Apply the acknowledgements, and return once they are durable or refused."""
-        problem = self._problem(plan.group, plan.member_id, plan.acknowledgements, may_renew=plan.is_renewal)
-        if problem is not None:
-            return ShareReply(KafkaCode.INVALID_REQUEST, problem)
-        if plan.session_epoch == NEW_SESSION:
-            return ShareReply(KafkaCode.INVALID_SHARE_SESSION_EPOCH)
-        session = self._begin(plan)
-        if isinstance(session, KafkaCode):
-            return ShareReply(session)
-        acknowledged = await self._acknowledge(session, plan.acknowledgements)
-        if plan.session_epoch == END_SESSION:
-            self.sessions.end(session)
-        return ShareReply(KafkaCode.NONE, None, acknowledged)
-
-    @staticmethod
-    def _problem(
-        group: str,
-        member_id: str,
-        acknowledgements: dict[SharePlace, tuple[Acknowledgement, ...]],
-        *,
-        may_renew: bool,
-    ) -> str | None:
-        if not group or not member_id:
-            return "the group id or the member id is empty"
-        if len(group.encode()) > _NAME_MAX_BYTES or len(member_id.encode()) > _NAME_MAX_BYTES:
-            return f"the group id or the member id is longer than {_NAME_MAX_BYTES} bytes"
-        problems = (problem_of(batches, may_renew=may_renew) for batches in acknowledgements.values())
-        return next((each for each in problems if each is not None), None)
-
-    def _begin(self, plan: ShareFetchPlan | ShareAcknowledgePlan) -> ShareSession | KafkaCode:
-        key = SessionKey(plan.group, plan.member_id)
-        return self.sessions.begin(key, plan.peer, plan.session_epoch, self._sessions_max, now_ms())
+        return await self.fetches.acknowledge(plan)
 
     def disconnected(self, peer: str) -> None:
-        self.sessions.disconnected(peer)
+        self.fetches.disconnected(peer)
 
     def write_dead_letters(self, keys: Sequence[ShareKey]) -> None:
         for key in keys[: self._limits.share_reminders_max]:
             self.partitions.remind(key)
-
-    async def _acknowledge(
-        self, session: ShareSession, acknowledgements: dict[SharePlace, tuple[Acknowledgement, ...]]
-    ) -> tuple[ShareAcknowledged, ...]:
-        """Begin all acknowledgements, then wait until they are durable.
-
-        A share coordinator that does not answer does not delay acknowledgements of loaded share partitions.
-        """
-        deadline = asyncio.get_running_loop().time() + self._limits.share_load_wait_ms / 1000
-        begun: list[tuple[Place, asyncio.Future[KafkaCode] | KafkaCode]] = []
-        group = session.key.group
-        for place in sorted(acknowledgements, key=lambda each: not self.partitions.is_loaded(ShareKey(group, *each))):
-            current = self.sessions.of(session.key)  # a newer session of the member has the same locks
-            if current is None:  # the session's end released the locks; a state loaded now would never be dropped
-                begun.append((place, KafkaCode.INVALID_RECORD_STATE))
-                continue
-            session = current
-            if place not in session.places:
-                session.former[place] = None
-            led = await self._loaded(ShareKey(group, *place), deadline)
-            if isinstance(led, LedShare):
-                begun.append((place, led.acknowledge(session.key.member_id, acknowledgements[place])))
-            else:
-                begun.append((place, led))
-        self._prune(session)
-        return tuple(
-            [ShareAcknowledged(place, found if isinstance(found, KafkaCode) else await found) for place, found in begun]
-        )
-
-    async def _loaded(self, key: ShareKey, deadline: float) -> LedShare | KafkaCode:
-        """Return a share partition once it is loaded, or the error; REPLICA_NOT_AVAILABLE after the deadline."""
-        if not self.partitions.is_loaded(key) and asyncio.get_running_loop().time() >= deadline:
-            return KafkaCode.REPLICA_NOT_AVAILABLE
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await self.partitions.get(key)
-        except TimeoutError:
-            return KafkaCode.REPLICA_NOT_AVAILABLE
-
-    def _prune(self, session: ShareSession) -> None:
-        """Remove from a session the former partitions that this broker does not serve.
-
-        So a session has at most as many former partitions as this broker serves.
-        """
-        group = session.key.group
-        for place in [each for each in session.former if self.partitions.known(ShareKey(group, *each)) is None]:
-            del session.former[place]
-
-    async def _fetch(
-        self, session: ShareSession, plan: ShareFetchPlan, wait_ms: int, load_wait_ms: int
-    ) -> tuple[ShareFetched, ...]:
-        """Acquire records.  Wait for them for `wait_ms`, or for at least `load_wait_ms` if no state is loaded yet.
-
-        A session that ends or is replaced meanwhile gets no records: its client may use another connection by now, and
-        these records would stay locked until their locks expire.
-        """
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        deadline = begun + wait_ms / 1000
-        event = asyncio.Event()
-        places = list(session.places)
-        loading: dict[Place, LedShare] = {}
-        self.partitions.watch(places, event)
-        try:
-            while self.sessions.is_current(session):
-                event.clear()
-                fetched, is_any_loaded = await self._acquire(session, plan, loading)
-                is_first_load = bool(loading) and not is_any_loaded
-                left_s = max(deadline, begun + load_wait_ms / 1000 if is_first_load else 0) - loop.time()
-                if fetched or left_s <= 0 or self.partitions.is_closed:
-                    return fetched
-                try:
-                    async with asyncio.timeout(left_s):
-                        await event.wait()
-                except TimeoutError:
-                    return ()
-            return ()
-        finally:
-            self.partitions.unwatch(places, event)
-
-    async def _acquire(
-        self, session: ShareSession, plan: ShareFetchPlan, loading: dict[Place, LedShare]
-    ) -> tuple[tuple[ShareFetched, ...], bool]:
-        """Acquire the records that are available now, within the limits of the request.
-
-        Return these records, and whether any state is loaded.
-        loading: the share partitions whose states are being loaded.  They do not delay the others.
-        """
-        fetched: list[ShareFetched] = []
-        is_any_loaded = False
-        records_left, bytes_left = plan.max_records, plan.max_bytes
-        group, member_id = session.key
-        for place in list(session.places)[: self._limits.share_partitions_max]:
-            if not self.sessions.is_current(session):
-                return (), is_any_loaded  # a state that is loaded now would never be dropped
-            if records_left <= 0 or bytes_left <= 0 or len(fetched) >= self._limits.share_partitions_per_fetch:
-                break
-            key = ShareKey(group, *place)
-            led: LedShare | KafkaCode | None = loading.pop(place, None)
-            if led is None:
-                if len(loading) >= self._limits.share_loads_per_fetch and not self.partitions.is_loaded(key):
-                    continue
-                led = self.partitions.begin(key)
-            found: Fetched | KafkaCode
-            if isinstance(led, KafkaCode):
-                found = led
-            elif (code := led.loaded) is None:
-                loading[place] = led
-                continue
-            elif code is not KafkaCode.NONE:
-                found = code
-            else:
-                is_any_loaded = True
-                size = min(bytes_left, self._limits.share_read_max_bytes)
-                found = await led.fetch(
-                    member_id,
-                    size,
-                    records_left,
-                    is_exact=plan.is_exact,
-                    is_wanted=lambda: self.sessions.is_current(session),
-                )
-            if isinstance(found, KafkaCode):
-                fetched.append(ShareFetched(place, found))
-                session.rotate(place)
-            elif found.acquired:
-                fetched.append(ShareFetched(place, KafkaCode.NONE, found.records, tuple(found.acquired)))
-                records_left -= sum(each.end - each.first for each in found.acquired)
-                bytes_left -= len(found.records)
-                session.rotate(place)
-        return tuple(fetched) if self.sessions.is_current(session) else (), is_any_loaded
-
-    def _on_session_end(self, session: ShareSession) -> None:
-        """Release the records of a member, and drop share partitions that no other session uses."""
-        group, member_id = session.key
-        for place in (*session.places, *session.former):
-            key = ShareKey(group, *place)
-            led = self.partitions.known(key)
-            if led is not None:
-                led.release(member_id, is_used=self.sessions.uses(group, place))
 
     # -- the coordinator of groups
 

@@ -406,11 +406,11 @@ MUTANTS = (
     ),
     Mutant(
         "acknowledgements wait for the states of other share partitions",
-        SHARES,
-        "key=lambda each: not self.partitions.is_loaded(",
-        "key=lambda each: self.partitions.is_loaded(",
+        "broker/coordinator/share_fetch.py",
+        "key=lambda each: not self._partitions.is_loaded(",
+        "key=lambda each: self._partitions.is_loaded(",
         (
-            "tests/unit/broker/coordinator/test_share_use.py::test_a_state_that_cannot_be_read_does_not_delay_acknowledgements_of_other_partitions",
+            "tests/unit/broker/coordinator/test_share_fetch.py::test_a_state_that_cannot_be_read_does_not_delay_acknowledgements_of_other_partitions",
         ),
     ),
     Mutant(

@@ -9,6 +9,7 @@ STATES = "broker/core/coordinator/share/states.py"
 MACHINE = "broker/core/coordinator/share/state_machine.py"
 SERVICE = "broker/core/coordinator/share/service.py"
 SESSIONS = "broker/coordinator/share_sessions.py"
+FETCH = "broker/coordinator/share_fetch.py"
 LETTERS = "broker/coordinator/dead_letters.py"
 LED = "broker/coordinator/led_share.py"
 PARTITIONS = "broker/coordinator/share_partitions.py"
@@ -19,7 +20,7 @@ LETTER_TESTS = "tests/unit/broker/coordinator/test_dead_letters.py"
 STATE_TESTS = "tests/unit/broker/core/coordinator/share/test_share_states.py"
 GROUP_TESTS = "tests/unit/broker/core/coordinator/share/test_share_groups.py"
 SESSION_TESTS = "tests/unit/broker/coordinator/test_share_sessions.py"
-USE_TESTS = "tests/unit/broker/coordinator/test_share_use.py"
+FETCH_TESTS = "tests/unit/broker/coordinator/test_share_fetch.py"
 UNIT = "tests/unit/broker/core/share/test_share_partition.py"
 
 MUTANTS = (
@@ -165,38 +166,38 @@ MUTANTS = (
     ),
     Mutant(
         "a state that cannot be read delays the other partitions of a member",
-        "broker/coordinator/shares.py",
+        FETCH,
         "            elif (code := led.loaded) is None:",
         "            elif (code := await led.ready()) is None:",
-        (f"{USE_TESTS}::test_one_fetch_loads_a_bounded_number_of_states_at_a_time",),
+        (f"{FETCH_TESTS}::test_one_fetch_loads_a_bounded_number_of_states_at_a_time",),
     ),
     Mutant(
         "one fetch loads all states at once",
-        "broker/coordinator/shares.py",
+        FETCH,
         "if len(loading) >= self._limits.share_loads_per_fetch and",
         "if False and",
-        (f"{USE_TESTS}::test_one_fetch_loads_a_bounded_number_of_states_at_a_time",),
+        (f"{FETCH_TESTS}::test_one_fetch_loads_a_bounded_number_of_states_at_a_time",),
     ),
     Mutant(
         "one fetch loads all states at once that could not be loaded before",
-        "broker/coordinator/shares.py",
-        "and not self.partitions.is_loaded(key):",
-        "and self.partitions.known(key) is None:",
-        (f"{USE_TESTS}::test_one_fetch_loads_a_bounded_number_of_states_again_after_they_failed",),
+        FETCH,
+        "and not self._partitions.is_loaded(key):",
+        "and self._partitions.known(key) is None:",
+        (f"{FETCH_TESTS}::test_one_fetch_loads_a_bounded_number_of_states_again_after_they_failed",),
     ),
     Mutant(
         "a partition that a session forgot stays loaded after the end of the session",
-        "broker/coordinator/shares.py",
+        FETCH,
         "for place in (*session.places, *session.former):",
         "for place in session.places:",
-        (f"{USE_TESTS}::test_the_end_of_a_session_drops_the_state_of_a_partition_that_the_session_forgot",),
+        (f"{FETCH_TESTS}::test_the_end_of_a_session_drops_the_state_of_a_partition_that_the_session_forgot",),
     ),
     Mutant(
         "a share partition is dropped while a member may still acknowledge its records",
         SESSIONS,
         "place in each.places or place in each.former",
         "place in each.places",
-        (f"{USE_TESTS}::test_a_member_may_acknowledge_records_of_a_partition_that_its_session_forgot",),
+        (f"{FETCH_TESTS}::test_a_member_may_acknowledge_records_of_a_partition_that_its_session_forgot",),
     ),
     Mutant(
         "a session uses a state that was reset while dead letters were missing",
@@ -242,31 +243,31 @@ MUTANTS = (
     ),
     Mutant(
         "a fetch on a connection that was cut waits on after the end of its session",
-        "broker/coordinator/shares.py",
-        "            while self.sessions.is_current(session):\n",
+        FETCH,
+        "            while self._sessions.is_current(session):\n",
         "            while True:\n",
-        (f"{USE_TESTS}::test_a_fetch_whose_session_has_ended_acquires_nothing",),
+        (f"{FETCH_TESTS}::test_a_fetch_whose_session_has_ended_acquires_nothing",),
     ),
     Mutant(
         "a fetch acquires what it has read for a session that was replaced meanwhile",
         LED,
         "            if not is_wanted():\n",
         "            if False:\n",
-        (f"{USE_TESTS}::test_a_fetch_whose_session_is_replaced_while_it_reads_acquires_nothing",),
+        (f"{FETCH_TESTS}::test_a_fetch_whose_session_is_replaced_while_it_reads_acquires_nothing",),
     ),
     Mutant(
         "a fetch loads share partitions for a session that ended while it read",
-        "broker/coordinator/shares.py",
-        "            if not self.sessions.is_current(session):\n                return (), is_any_loaded",
+        FETCH,
+        "            if not self._sessions.is_current(session):\n                return (), is_any_loaded",
         "            if False:\n                return (), is_any_loaded",
-        (f"{USE_TESTS}::test_a_fetch_whose_session_ends_while_it_reads_loads_nothing",),
+        (f"{FETCH_TESTS}::test_a_fetch_whose_session_ends_while_it_reads_loads_nothing",),
     ),
     Mutant(
         "acknowledgements load share partitions after the end of their session",
-        "broker/coordinator/shares.py",
-        "self.sessions.of(session.key)  # a newer",
-        "self.sessions.of(session.key) or session  # a newer",
-        (f"{USE_TESTS}::test_an_acknowledgement_whose_session_ends_while_it_waits_leaves_no_share_partition_loaded",),
+        FETCH,
+        "self._sessions.of(session.key)  # a newer",
+        "self._sessions.of(session.key) or session  # a newer",
+        (f"{FETCH_TESTS}::test_an_acknowledgement_whose_session_ends_while_it_waits_leaves_no_share_partition_loaded",),
     ),
     Mutant(
         "a share partition whose state is no longer its own stays loaded",
@@ -274,7 +275,7 @@ MUTANTS = (
         "                    self.end()  # another leader owns the state, or the state was initialized again\n"
         "                    self._report_idle()\n",
         "                    self.end()  # another leader owns the state, or the state was initialized again\n",
-        (f"{USE_TESTS}::test_a_save_that_is_refused_after_the_session_ended_leaves_no_share_partition_loaded",),
+        (f"{FETCH_TESTS}::test_a_save_that_is_refused_after_the_session_ended_leaves_no_share_partition_loaded",),
     ),
     Mutant(
         "a share partition without a state stays loaded for its letters",
@@ -365,7 +366,7 @@ MUTANTS = (
         LED,
         "return code if code in _OF_LOADS else KafkaCode.REPLICA_NOT_AVAILABLE",
         "return KafkaCode.REPLICA_NOT_AVAILABLE if code in UNAVAILABLE else code",
-        (f"{USE_TESTS}::test_a_fetch_reports_a_state_that_it_could_not_read",),
+        (f"{FETCH_TESTS}::test_a_fetch_reports_a_state_that_it_could_not_read",),
     ),
     Mutant(
         "a share coordinator does not know which letters are missing",

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec import structs
 
-from broker.coordinator.share_sessions import END_SESSION, NEW_SESSION
+from broker.coordinator.share_sessions import END_SESSION, NEW_SESSION, SessionKey
 from broker.core.coordinator.share.states import ReadState, ShareKey, ShareState, StateRequest, StateResponse
 from broker.core.share.partition import Acknowledgement, AckType
 from broker.core.share.requests import ShareAcknowledgePlan, ShareFetchPlan, SharePlace, ShareReply
@@ -128,7 +128,8 @@ async def test_a_save_that_is_refused_after_the_session_ended_leaves_no_share_pa
 async def test_a_session_remembers_a_forgotten_partition_only_if_it_is_loaded(fetched: Place) -> None:
     fetched.shares.partitions.drop(fetched.key)
     await ask(fetched, 1, forgotten=(here(fetched),))
-    (session,) = fetched.shares.sessions._sessions.values()
+    session = fetched.shares.fetches._sessions.of(SessionKey(GROUP, "m"))
+    assert session is not None
     assert not session.former
 
 
