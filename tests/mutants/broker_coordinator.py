@@ -14,7 +14,7 @@ GROUP_TESTS = "tests/unit/broker/coordinator/test_groups.py"
 
 LOG_END_TESTS = "tests/unit/broker/coordinator/test_log_ends.py"
 
-SHARES = "broker/coordinator/shares.py"
+SHARE_GROUP_STATES = "broker/coordinator/share_group_states.py"
 LED_SHARE = "broker/coordinator/led_share.py"
 GROUP_CONFIG_TESTS = "tests/unit/broker/coordinator/test_group_configs.py"
 
@@ -109,7 +109,7 @@ MUTANTS = (
     ),
     Mutant(
         "a change of a group's configs does not reach the share partitions in use",
-        SHARES,
+        "broker/coordinator/shares.py",
         "if old.configs is not new.configs or old.group_configs is not new.group_configs:",
         "if old.configs is not new.configs:",
         (f"{GROUP_CONFIG_TESTS}::test_changed_configs_of_a_group_apply_only_to_its_own_loaded_share_partitions",),
@@ -379,29 +379,29 @@ MUTANTS = (
     ),
     Mutant(
         "a share partition without a state is noted, so it never gets one",
-        "broker/coordinator/shares.py",
+        SHARE_GROUP_STATES,
         "strict=True) if response.error is KafkaCode.NONE}\n        partitions = _of(",
         "strict=True)}\n        partitions = _of(",
         (
-            "tests/unit/broker/coordinator/test_shares.py::test_the_group_does_not_list_a_share_partition_whose_state_could_not_be_initialized",
+            "tests/unit/broker/coordinator/test_share_group_states.py::test_the_group_does_not_list_a_share_partition_whose_state_could_not_be_initialized",
         ),
     ),
     Mutant(
         "start offsets of a share group are acknowledged before the group has noted them",
-        "broker/coordinator/shares.py",
+        SHARE_GROUP_STATES,
         "            if noted.error is not KafkaCode.NONE:\n",
         "            if False:\n",
         (
-            "tests/unit/broker/coordinator/test_shares.py::test_altering_offsets_fails_if_the_group_coordinator_refuses_to_record_the_states",
+            "tests/unit/broker/coordinator/test_share_group_states.py::test_altering_offsets_fails_if_the_group_coordinator_refuses_to_record_the_states",
         ),
     ),
     Mutant(
         "a share coordinator that does not answer gets the same requests again and again",
-        SHARES,
+        SHARE_GROUP_STATES,
         "if self._group is None or kind in self._asking:",
         "if self._group is None:",
         (
-            "tests/unit/broker/coordinator/test_shares.py::test_a_group_does_not_repeat_requests_to_share_coordinators_before_they_are_answered",
+            "tests/unit/broker/coordinator/test_share_group_states.py::test_a_group_does_not_repeat_requests_to_share_coordinators_before_they_are_answered",
         ),
     ),
     Mutant(

@@ -10,6 +10,7 @@ MACHINE = "broker/core/coordinator/share/state_machine.py"
 SERVICE = "broker/core/coordinator/share/service.py"
 SESSIONS = "broker/coordinator/share_sessions.py"
 FETCH = "broker/coordinator/share_fetch.py"
+GROUP_STATES = "broker/coordinator/share_group_states.py"
 LETTERS = "broker/coordinator/dead_letters.py"
 LED = "broker/coordinator/led_share.py"
 PARTITIONS = "broker/coordinator/share_partitions.py"
@@ -21,6 +22,7 @@ STATE_TESTS = "tests/unit/broker/core/coordinator/share/test_share_states.py"
 GROUP_TESTS = "tests/unit/broker/core/coordinator/share/test_share_groups.py"
 SESSION_TESTS = "tests/unit/broker/coordinator/test_share_sessions.py"
 FETCH_TESTS = "tests/unit/broker/coordinator/test_share_fetch.py"
+GROUP_STATE_TESTS = "tests/unit/broker/coordinator/test_share_group_states.py"
 UNIT = "tests/unit/broker/core/share/test_share_partition.py"
 
 MUTANTS = (
@@ -308,30 +310,26 @@ MUTANTS = (
     ),
     Mutant(
         "a group forgets states that were not deleted",
-        "broker/coordinator/shares.py",
+        GROUP_STATES,
         "        if deleted := _of(effect.group, effect.partitions, done):\n",
         "        if deleted := effect.partitions:\n",
-        (
-            "tests/unit/broker/coordinator/test_shares.py::test_the_group_lists_a_state_of_a_deleted_topic_until_its_deletion_succeeds",
-        ),
+        (f"{GROUP_STATE_TESTS}::test_the_group_lists_a_state_of_a_deleted_topic_until_its_deletion_succeeds",),
     ),
     Mutant(
         "the deletion of the offsets of a topic deletes those of a former topic instead",
-        "broker/coordinator/shares.py",
+        GROUP_STATES,
         "self._forget(group, tuple(known[topic]))",
         "self._forget(group, tuple(known[topic][-1:]))",
         (
-            "tests/unit/broker/coordinator/test_shares.py::test_deleting_the_offsets_of_a_topic_also_deletes_those_of_deleted_topics_of_that_name",
+            f"{GROUP_STATE_TESTS}::test_deleting_the_offsets_of_a_topic_also_deletes_those_of_deleted_topics_of_that_name",
         ),
     ),
     Mutant(
         "the offsets of a former topic hide those of a topic",
-        "broker/coordinator/shares.py",
+        GROUP_STATES,
         "        topics = known if wanted is None",
         "        topics = list(listed.partitions) if wanted is None",
-        (
-            "tests/unit/broker/coordinator/test_shares.py::test_describing_offsets_shows_the_existing_topic_not_deleted_topics_of_that_name",
-        ),
+        (f"{GROUP_STATE_TESTS}::test_describing_offsets_shows_the_existing_topic_not_deleted_topics_of_that_name",),
     ),
     Mutant(
         "a share group remembers all topics that it ever had",
@@ -378,7 +376,7 @@ MUTANTS = (
     Mutant(
         "a share coordinator sends no reminders",
         "broker/coordinator/shares.py",
-        '        self._own(group.create_task(self._reminders.run(), name="share-reminders"))\n',
+        '        self._reminding = group.create_task(self._reminders.run(), name="share-reminders")\n',
         "",
         (f"{REMINDED_TESTS}::test_missing_dead_letters_of_an_earlier_leader_are_written_although_no_member_fetches",),
     ),

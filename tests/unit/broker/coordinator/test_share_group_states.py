@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from broker.coordinator.groups import GroupCoordinators
 from broker.coordinator.partition import Operation
-from broker.coordinator.shares import ShareGroups
+from broker.coordinator.share_group_states import ShareGroupStates
+from broker.coordinator.share_states import ShareStates
 from broker.core.coordinator.consumer.requests import NamedPartitions
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.group_requests import GroupRequest
@@ -23,7 +24,6 @@ from broker.core.coordinator.share.requests import (
     NoteShareStates,
 )
 from broker.core.coordinator.share.states import DeleteState, InitializeState, StateRequest, StateResponse
-from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.coordinator.driver import Cluster, Coordinator, topic_id
 from tests.unit.broker.replica.rig import TOPIC, Rig
@@ -33,30 +33,21 @@ BOTH = NamedPartitions(ORDERS, "orders", (0, 1))
 
 
 class Place:
-    """failing: partitions whose states cannot be initialized or deleted.
+    """A group coordinator, and fake share coordinators.
 
+    failing: partitions whose states cannot be initialized or deleted.
     refusal: the group coordinator's answer to requests that record states.
     """
 
-    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, rig: Rig) -> None:
         self.machine = Coordinator(cluster=Cluster(orders=2))
         self.failing: set[int] = set()
         self.refusal: KafkaCode | None = None
         self.asked: list[StateRequest] = []
-        groups = cast(GroupCoordinators, self)
         self.on_share_effect: Any = None
-        self.shares = ShareGroups(
-            rig.role.table,
-            groups,
-            cast(Any, None),
-            cast(Any, None),
-            cast(Any, None),
-            Sources.real(),
-            rig.replicas.start_produce,
-        )
-        monkeypatch.setattr(self.shares.states, "ask_all", self._ask_all)
+        self.states = ShareGroupStates(cast(GroupCoordinators, self), cast(ShareStates, self), rig.context.cluster)
 
-    async def _ask_all(self, requests: Sequence[StateRequest]) -> list[StateResponse]:
+    async def ask_all(self, requests: Sequence[StateRequest]) -> list[StateResponse]:
         self.asked += requests
         bad = StateResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE)
         return [bad if each.key.partition in self.failing else StateResponse(KafkaCode.NONE) for each in requests]
@@ -80,12 +71,12 @@ class Place:
 
 
 @pytest.fixture
-async def place(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Place:
-    return Place(rig, monkeypatch)
+async def place(rig: Rig) -> Place:
+    return Place(rig)
 
 
 async def test_altering_the_offsets_of_a_missing_group_creates_the_group(place: Place) -> None:
-    reset, states = await place.shares.alter_offsets("work", [(BOTH, [5, 7])])
+    reset, states = await place.states.alter_offsets("work", [(BOTH, [5, 7])])
     assert (reset.error, [each.error for each in states]) == (KafkaCode.NONE, [KafkaCode.NONE] * 2)
     assert [(type(each), each.key.partition) for each in place.asked] == [(InitializeState, 0), (InitializeState, 1)]
     assert [each.start_offset for each in place.asked if isinstance(each, InitializeState)] == [5, 7]
@@ -94,7 +85,7 @@ async def test_altering_the_offsets_of_a_missing_group_creates_the_group(place: 
 
 async def test_the_group_does_not_list_a_share_partition_whose_state_could_not_be_initialized(place: Place) -> None:
     place.failing.add(1)
-    reset, states = await place.shares.alter_offsets("work", [(BOTH, [5, 7])])
+    reset, states = await place.states.alter_offsets("work", [(BOTH, [5, 7])])
     assert reset.error is KafkaCode.NONE
     assert [each.error for each in states] == [KafkaCode.NONE, KafkaCode.COORDINATOR_NOT_AVAILABLE]
     assert place.listed() == [(0,)]
@@ -102,20 +93,20 @@ async def test_the_group_does_not_list_a_share_partition_whose_state_could_not_b
 
 async def test_altering_offsets_fails_if_the_group_coordinator_refuses_to_record_the_states(place: Place) -> None:
     place.refusal = KafkaCode.NOT_COORDINATOR
-    reset, states = await place.shares.alter_offsets("work", [(BOTH, [5, 7])])
+    reset, states = await place.states.alter_offsets("work", [(BOTH, [5, 7])])
     assert (reset.error, states) == (KafkaCode.NOT_COORDINATOR, [])
 
 
 async def test_the_group_lists_a_state_of_a_deleted_topic_until_its_deletion_succeeds(place: Place) -> None:
-    await place.shares.alter_offsets("work", [(BOTH, [5, 7])])
+    await place.states.alter_offsets("work", [(BOTH, [5, 7])])
     place.failing.add(1)
-    await place.shares._delete(DeleteShareStates("work", (BOTH,)))
+    await place.states._delete(DeleteShareStates("work", (BOTH,)))
     assert [type(each) for each in place.asked[-2:]] == [DeleteState, DeleteState]
     assert place.listed() == [(1,)]
 
 
 async def test_altering_no_offsets_creates_no_group_and_no_state(place: Place) -> None:
-    reset, states = await place.shares.alter_offsets("work", [])
+    reset, states = await place.states.alter_offsets("work", [])
     assert (reset.error, states, place.asked, place.machine.log) == (KafkaCode.NONE, [], [], [])
 
 
@@ -132,9 +123,9 @@ async def test_a_group_does_not_repeat_requests_to_share_coordinators_before_the
         await answers.wait()
         return [StateResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE)] * len(requests)
 
-    monkeypatch.setattr(place.shares.states, "ask_all", ask_all)
+    monkeypatch.setattr(place, "ask_all", ask_all)
     async with asyncio.TaskGroup() as group:
-        place.shares._group = group
+        place.states.start(group)
         for _ in range(3):
             place.on_share_effect(effect)
             await asyncio.sleep(0)
@@ -144,7 +135,7 @@ async def test_a_group_does_not_repeat_requests_to_share_coordinators_before_the
         assert len(asked) == 4
         answers.set()
     async with asyncio.TaskGroup() as group:
-        place.shares._group = group
+        place.states.start(group)
         place.on_share_effect(effect)
     assert len(asked) == 6
 
@@ -152,13 +143,13 @@ async def test_a_group_does_not_repeat_requests_to_share_coordinators_before_the
 async def former_topics(place: Place, topic: NamedPartitions) -> None:
     """Record states of a topic, and of two deleted topics of the same name whose states are not deleted yet."""
     for each in (UUID(int=1), topic.topic_id, UUID(int=2**128 - 1)):
-        await place.shares.alter_offsets("work", [(topic._replace(topic_id=each), [5] * len(topic.partitions))])
+        await place.states.alter_offsets("work", [(topic._replace(topic_id=each), [5] * len(topic.partitions))])
     assert place.listed() == [topic.partitions] * 3
 
 
 async def test_deleting_the_offsets_of_a_topic_also_deletes_those_of_deleted_topics_of_that_name(place: Place) -> None:
     await former_topics(place, BOTH)
-    assert await place.shares.delete_offsets("work", ["orders"]) == {"orders": KafkaCode.NONE}
+    assert await place.states.delete_offsets("work", ["orders"]) == {"orders": KafkaCode.NONE}
     assert place.listed() == []
 
 
@@ -169,5 +160,5 @@ async def test_describing_offsets_shows_the_existing_topic_not_deleted_topics_of
     await rig.create((1,))
     topic = NamedPartitions(rig.hosted().topic_id, TOPIC, (0,))
     await former_topics(place, topic)
-    _, described = await place.shares.describe_offsets("work", None)
+    _, described = await place.states.describe_offsets("work", None)
     assert [each for each, _ in described] == [topic]
