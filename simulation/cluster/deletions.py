@@ -82,10 +82,14 @@ class DeletionWatch:
         )
 
     def check_start(self, run: BrokerRun, history: History, start: int, end: int) -> None:
-        """Check the start of a replica that may lead.  end: the end of the committed records."""
-        early = self._early.get((run.node_id, history.key), 0)
+        """Check the start of a replica that may lead.  end: the end of the committed records.
+
+        If a replica that was restored from a backup has led, another one may still have the records that the backup
+        lacked.  Retention may have deleted the older ones before.
+        """
+        earlier = max(self._early.get((run.node_id, history.key), 0), history.former_start)
         self._evidence.check(
-            start <= history.start or start <= early <= end,
+            start <= history.start or start <= earlier <= end,
             lambda: f"I24: {run.node_id} has {history} from {start} on, retention has deleted up to {history.start}",
         )
 

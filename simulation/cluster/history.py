@@ -159,6 +159,8 @@ class History:
         self.repeatable: dict[int, int] = {}  # by writer: its records below this offset may be appended again
         self.rebuilt_at = 0  # the highest offset at which a replica has restarted its log
         self.start = self.end = 0
+        self.former_start = 0  # the highest start before an unclean election removed records
+        self.unread_end = 0  # the highest watermark of a leader whose damaged log could not be read up to there
         self.cut: dict[int, set[Mark]] = {}  # by offset: the records that unclean elections have removed
         self.unclean_epoch = self.begun_epoch = -1  # of the last unclean election, and of the last one whose leader led
         self.start_meanwhile = 0  # highest log start since an unclean election whose leader was not seen yet
@@ -282,6 +284,7 @@ class History:
         shared: the log and the history agree up to here.  start, end: the start and end of the log.
         """
         deleted = self.start
+        self.former_start, self.unread_end = max(self.former_start, deleted), 0
         lost = self.cut_to(shared)
         self.begin_at(start)
         if self.is_keyed:

@@ -205,6 +205,8 @@ class ReplicaWatch:
         if begins_above:
             end = leader.high_watermark
             self._check_on_disks(run, replica, leader, history)
+            if log.start_offset > history.end:
+                history.begin_at(log.start_offset)
         self._compare(run, history, copy, end)
         if begins_above:
             self._elections.note_begun(history)
@@ -247,7 +249,7 @@ class ReplicaWatch:
                 self._check_replicated(run, replica, role, history)
         else:
             evidence.check(
-                watermark <= history.end,
+                watermark <= max(history.end, history.unread_end),
                 lambda: f"I21: {run.node_id} follows {history} with watermark {watermark}, committed is {history.end}",
             )
         self._compare(run, history, copy, watermark)
@@ -304,6 +306,10 @@ class ReplicaWatch:
                     (run.node_id, history.key) in self._evidence.damaged,
                     lambda error=error: f"D1: {run.node_id} finds damage: {error}",  # type: ignore[misc]
                 )
+                if offset < history.end < end:
+                    offset = history.end  # the damage may be in an older batch
+                    continue
+                history.unread_end = max(history.unread_end, end)
                 offset = end
                 break
             for batch in batches_in(data, history.is_keyed):

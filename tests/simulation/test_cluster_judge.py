@@ -21,6 +21,7 @@ from quorum.core.types import Batch, LogEnd, ReplicaKey, Voter, VoterSet
 from quorum.transport import convert
 from quorumlog.client.producer import ACKS_ALL
 from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.errors import CorruptStoreError
 from quorumlog.wire.record_batch import Codec, patch
 from simulation.cluster import compactions, deletions, replicas
 from simulation.cluster.answers import AnswerWatch
@@ -157,6 +158,41 @@ def test_leaders_may_begin_above_the_committed_end_until_one_of_them_commits_mor
 def test_records_that_an_unclean_leader_had_deleted_before_it_led_are_unknown(history: History) -> None:
     history.begin_at(5)
     assert list(history.unknown) == [2, 3, 4]
+
+
+def test_a_replica_that_kept_what_a_restored_backup_lacked_may_begin_where_retention_had_ended_before(
+    history: History,
+) -> None:
+    watch = deletions.DeletionWatch(Evidence(frozenset(), {}), cast(Retention, None))
+    run = cast(BrokerRun, SimpleNamespace(node_id=1))
+    history.start = 2
+    history.start_over(0, 0, 0)
+    watch.check_start(run, history, 2, 5)
+    for start, end in ((3, 5), (2, 1)):
+        with pytest.raises(Violation, match=r"^I24: 1 has .* from \d on, retention has deleted up to 0"):
+            watch.check_start(run, history, start, end)
+
+
+@pytest.mark.parametrize(("damaged_at", "expected_end", "unread_end"), [(0, 4, 0), (2, 2, 4)])
+def test_a_leader_with_a_damaged_log_extends_the_history_by_the_batches_that_can_be_read(
+    history: History, monkeypatch: pytest.MonkeyPatch, damaged_at: int, expected_end: int, unread_end: int
+) -> None:
+    """The leader finds the damage only when it reads the batch, and commits meanwhile."""
+    evidence = Evidence(frozenset(), {})
+    evidence.damaged.add((1, history.key))
+    watch = ReplicaWatch(evidence, *(cast(Any, SimpleNamespace()),) * 3, lambda: 0.1, FORGETS_S)
+
+    def peeked(log: Any, offset: int, end: int) -> list[Committed]:
+        if offset <= damaged_at:
+            raise CorruptStoreError("damaged")
+        return [batch(2, 2, 3)]
+
+    monkeypatch.setattr(replicas, "peek", peeked)
+    monkeypatch.setattr(replicas, "batches_in", lambda data, keyed: data)
+    copy = Copy(cast(PartitionLog, SimpleNamespace(start_offset=0, end_offset=4)), 0)
+    monkeypatch.setattr(watch._compacted, "reached", lambda *_: None)
+    watch._compare(cast(BrokerRun, SimpleNamespace(node_id=1)), history, copy, 4)
+    assert (history.end, history.unread_end, copy.compared) == (expected_end, unread_end, 4)
 
 
 def test_a_log_start_raised_before_an_unclean_election_was_observed_stays_raised(history: History) -> None:
