@@ -42,9 +42,10 @@ acknowledged record is read and counted.
 - **fsync**: a record is acknowledged once it is durable on all replicas in sync. This is quorumlog's default, and
   `flush.messages=1` in Kafka.
 
-A cell shows the median of quorumlog, the median of Kafka, and in brackets the first divided by the second. Medians of
-few rounds are rough, so the stored result also has the least and the greatest figure of each row. Other machines give
-other figures, so measure on yours.
+A cell shows the figure of quorumlog, the figure of Kafka, and in brackets the first divided by the second. Each figure
+is the median of the rounds, except the idle memory and the start, which are measured once. Medians of few rounds are
+rough, so the stored result also has the least and the greatest figure of each row. Other machines give other figures,
+so measure on yours.
 
 ![Rates of both clusters](../bench/results/comparison.png)
 """
