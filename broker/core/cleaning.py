@@ -3,9 +3,10 @@
 Theory of operation.  A log has a *clean* part, below `cleaned_offset`, in which each key has at most one record, and a
 *dirty* part above it.  Cleaning reads the dirty part, notes the latest offset of each key, and rewrites both parts
 without the records that a later record of the same key replaces.  Only sealed segments are cleaned.  They must be
-durable and committed, and all their records must be older than `min.compaction.lag.ms`.  Cleaning is due when the dirty
-part is at least `min.cleanable.dirty.ratio` of all cleanable bytes, because a smaller part does not justify the reads.
-It is also due when the oldest dirty record is older than `max.compaction.lag.ms`.
+durable, committed and below all open transactions.  In the dirty part, all records must also be older than
+`min.compaction.lag.ms`.  Cleaning is due when the dirty part is at least `min.cleanable.dirty.ratio` of all cleanable
+bytes, because a smaller part does not justify the reads.  It is also due when the oldest dirty record is older than
+`max.compaction.lag.ms`.
 """
 
 from __future__ import annotations

@@ -54,10 +54,10 @@ def describe(
 def listed(
     request: ListGroups,
     groups: dict[str, Group | ConsumerGroup],
-    simple: Iterable[str],
+    with_offsets: Iterable[str],
     shares: dict[str, ShareGroup],
 ) -> tuple[ListedGroup, ...]:
-    """Return the groups that a request asks for.  simple: the names of groups that have offsets."""
+    """Return the groups that a request asks for.  with_offsets: the names of the groups that have committed offsets."""
     every = [
         ListedGroup(
             each.name,
@@ -67,7 +67,7 @@ def listed(
         )
         for each in groups.values()
     ]
-    every += [ListedGroup(name, "", GroupState.EMPTY, GroupType.CLASSIC) for name in simple if name not in groups]
+    every += [ListedGroup(name, "", GroupState.EMPTY, GroupType.CLASSIC) for name in with_offsets if name not in groups]
     every += [ListedGroup(each.name, SHARE, each.state, GroupType.SHARE) for each in shares.values()]
     states = {state.lower() for state in request.states}
     types = {group_type.lower() for group_type in request.types}

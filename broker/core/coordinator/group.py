@@ -10,11 +10,12 @@ Once loaded, a group moves through its states only along `TRANSITIONS`.
     Stable               each member has its assignment, or may fetch it
     Dead                 its offsets and its record are being deleted
 
-**What is stored.**  A group is stored when it becomes Stable, when it becomes Empty, and when another process takes
-over the name of a static member.  All else is soft state.  A rebalance in progress is therefore lost when the
-coordinator changes: the group is loaded as it was last stored.  Members of the lost generation get ILLEGAL_GENERATION
-or UNKNOWN_MEMBER_ID, and join again.  No member has an assignment of the lost generation, because assignments are sent
-only when they are committed.  So the number of that generation can be used again.
+**What is stored.**  A group is stored when it is made from a consumer group, when it becomes Stable, when it becomes
+Empty, and when another process takes over the name of a static member.  All else is soft state.  A rebalance in
+progress is therefore lost when the coordinator changes: the group is loaded as it was last stored.  Members of the lost
+generation get ILLEGAL_GENERATION or UNKNOWN_MEMBER_ID, and join again.  No member has an assignment of the lost
+generation, because assignments are sent only when they are committed.  So the number of that generation can be used
+again.
 
 **Static members.**  The name of a static member (`group.instance.id`) survives a restart of its process; the member id
 does not.  The name belongs to the latest process that joined under it, and an older process is fenced.  The record
@@ -196,7 +197,7 @@ class Group:
         self._count(member, 1)
 
     def offer(self, member: Member, protocols: tuple[MemberProtocol, ...]) -> None:
-        """Set all protocols of a loaded member, because its record has only one of them."""
+        """Set all protocols that a loaded member supports, because its record has only one of them."""
         self._count(member, -1)
         member.protocols = protocols
         self._count(member, 1)
@@ -282,7 +283,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def renew(self, member: Member, now_ms: int) -> None:
-        """Begin the session of a member anew, unless a call of the member waits: then no session runs."""
+        """Restart the session of a member.  While a call of the member waits, it has no session."""
         if member.join_call is None and member.sync_call is None:
             member.expires_ms = now_ms + member.session_timeout_ms
             self.wake(member.expires_ms)
@@ -303,7 +304,7 @@ class Group:
         return min(deadlines, default=None)
 
     def check(self) -> None:
-        """Assert the invariants.  They cover each member, so only tests call this."""
+        """Assert the invariants.  This visits each member, so only tests call it."""
         members = self.members.values()
         assert self.waiting == sum(member.join_call is not None for member in members), self.name
         names = Counter(name for member in members for name in member.protocol_names)

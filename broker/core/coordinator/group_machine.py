@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 **State.**  A partition holds records of groups and of committed offsets.  `replay` applies a record, and is the only
-writer of stored state: when a request makes a record, the record is applied as soon as it is appended.  So requests see
-records that are not committed yet.  Clients do not, because each answer waits until all records before it are
-committed.  If an append fails, the shell drops this object.
+writer of stored state.  A record that a request makes is applied at once, before the shell appends it to the log.  So
+later requests see records that are not committed yet.  Clients do not, because each answer waits until all records
+before it are committed.  If an append fails, the shell drops this object.
 
 **Soft state** is in no record: sessions, calls that wait, and rebalances in progress.  `loaded` initializes it: each
 stored member gets a fresh session, and a group that was Stable continues without a rebalance.
@@ -14,17 +14,17 @@ stored member gets a fresh session, and a group that was Stable continues withou
 the end of an operation if it has no members, no pending member ids, and no record.
 
 **Time.**  Each group with a deadline has one valid entry in a heap, at a time that is not later than its next deadline.
-A heartbeat postpones a deadline and leaves the entry alone; the tick at the old time finds nothing due and queues the
-group anew.  So a heartbeat costs no search.
+A heartbeat postpones a deadline and does not change the entry.  The tick at the old time finds nothing due, and queues
+the group for the new deadline.  So a heartbeat costs no search.
 
 **Two kinds of groups** are in the same map: `Group` uses the classic protocol, and `ConsumerGroup` the newer one
-(KIP-848).  Records of the newer protocol contain all state of a group, so replay alone builds the group.  A group may
-change its kind in one step: tombstones for all its records, then records of the other kind.  Offsets and deletions are
-the same for both kinds.  Share groups (KIP-932) are in a map of their own (`ShareService`): they have no committed
-offsets, and no other protocol.  A name belongs to one kind at a time.  Compaction may remove the tombstones of the
-previous kind from the log.  So a record of one kind replaces the replayed state of a group of another kind with the
-same name (see also `ConsumerGroup`).  A record of a type that this version does not know is counted and otherwise
-ignored.
+(KIP-848).  Records of the newer protocol contain all state of a group except deadlines, so replay alone builds the
+group.  A group may change its kind in one step: tombstones for all its records, then records of the other kind.
+Offsets and deletions are the same for both kinds.  Share groups (KIP-932) are in a map of their own (`ShareService`):
+they have no committed offsets, and no other protocol.  A name belongs to one kind at a time.  Compaction may remove the
+tombstones of the previous kind from the log.  So a record of one kind replaces the replayed state of a group of another
+kind with the same name (see also `ConsumerGroup`).  A record of a type that this version does not know is counted and
+otherwise ignored.
 """
 
 from __future__ import annotations
@@ -610,7 +610,7 @@ class GroupMachine:
         return GroupStep(now_ms, self._wall_ms(), self.replay, self._limits, self._configs, self._parked)
 
     def check(self) -> None:
-        """Assert the invariants.  They cover each member, so only tests call this."""
+        """Assert the invariants.  This visits each member, so only tests call it."""
         waiting = {}
         self._shares.check()
         assert not self._shares.groups.keys() & self._groups.keys(), "a name of two groups"

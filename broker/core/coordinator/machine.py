@@ -30,7 +30,8 @@ class Record(msgspec.Struct, frozen=True):
     """One record of the internal topic.  A value of None is a tombstone.
 
     producer: id and epoch of the producer to whose transaction the record belongs; None without a transaction.
-    marker: the marker that this record is, or None.  A marker has an empty key, no value, and its own producer.
+    marker: set only if this record is a transaction marker.  Such a record has an empty key and no value, and the
+        marker names its own producer.
     """
 
     key: bytes
@@ -62,7 +63,7 @@ class Step(msgspec.Struct, frozen=True):
 class Machine(Protocol[Request_contra, Limits_contra]):
     """The state of one partition of an internal topic.
 
-    All times of calls (`now_ms`) are in ms of the same monotonic clock.
+    All arguments `now_ms` are in ms of the same monotonic clock.
     """
 
     def replay(self, record: Record) -> None:
@@ -104,7 +105,7 @@ class Machine(Protocol[Request_contra, Limits_contra]):
 
     @property
     def deadline_ms(self) -> int | None:
-        """Return the time of the next tick; None if nothing has a deadline.  Each call of a method may change it."""
+        """Return the time of the next tick; None if nothing has a deadline.  Every other method may change it."""
         ...
 
     def configure(self, limits: Limits_contra, now_ms: int) -> Step:

@@ -1,11 +1,12 @@
 """The assignors of the coordinator: they distribute the partitions of topics among the members of a group.
 
-An assignor sees which topics each member is subscribed to, and the partitions that each member had in the last target.
-Its result depends on nothing else, so that it is the same at each coordinator.
+An assignor gets the ids, the subscribed topics and the last target of each member, and the number of partitions of each
+topic.  Its result depends on nothing else, so that it is the same at each coordinator.
 
-**uniform** gives members with the same subscription equal numbers of partitions, or one more, and moves as few
-partitions as possible.  If members are subscribed to different topics, it moves partitions until none can move to a
-subscriber that has at least two partitions fewer than the owner, or until `MOVES_PER_PARTITION_MAX` is reached.
+**uniform** gives members with the same subscription numbers of partitions that differ by at most one, and moves as few
+partitions as possible.  If members are subscribed to different topics, it moves single partitions from their owners to
+subscribers that have at least two partitions fewer in total.  It ends when no such move is left, or at
+`MOVES_PER_PARTITION_MAX`.
 
 **range** gives each member a contiguous range of each topic, in the order of the members.  So if all members have the
 same subscription, a member gets the same indexes of all topics with equally many partitions, which joins of topics
@@ -28,8 +29,8 @@ import msgspec
 from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions, count, of
 
 MOVES_PER_PARTITION_MAX: Final = 4
-"""Moves per partition that balance a group with different subscriptions.  After this many moves, the result is used as
-it is: each move has made the load more equal."""
+"""Maximum number of moves, per partition of the group, that balance members with different subscriptions.  After this
+many moves, the result is used as it is: each move has made the load more equal."""
 
 
 class Subscriber(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ class Subscriber(msgspec.Struct, frozen=True):
     last: Partitions = msgspec.field(default_factory=lambda: NO_PARTITIONS)
 
     @property
-    def order(self) -> tuple[str, str]:
+    def sort_key(self) -> tuple[str, str]:
         return self.instance_id or self.member_id, self.member_id
 
 
@@ -54,7 +55,7 @@ Assignor = Callable[[Sequence[Subscriber], Mapping[UUID, int]], dict[str, Partit
 
 def assign_range(members: Sequence[Subscriber], counts: Mapping[UUID, int]) -> dict[str, Partitions]:
     """Give each member a contiguous range of each topic."""
-    ordered = sorted(members, key=lambda each: each.order)
+    ordered = sorted(members, key=lambda each: each.sort_key)
     targets: dict[str, dict[UUID, frozenset[int]]] = {each.member_id: {} for each in ordered}
     for topic, size in sorted(counts.items()):
         subscribers = [each.member_id for each in ordered if topic in each.topics]
@@ -74,7 +75,7 @@ def assign_uniform(members: Sequence[Subscriber], counts: Mapping[UUID, int]) ->
     """Give the members equal numbers of partitions, and let them keep as many as possible."""
     if not members:
         return {}
-    ordered = sorted(members, key=lambda each: each.order)
+    ordered = sorted(members, key=lambda each: each.sort_key)
     if all(each.topics == ordered[0].topics for each in ordered):
         return _assign_equal(ordered, {topic: counts[topic] for topic in sorted(ordered[0].topics)})
     return _Balancing(ordered, counts).targets()
@@ -99,7 +100,8 @@ def _assign_equal(ordered: Sequence[Subscriber], counts: Mapping[UUID, int]) -> 
         if len(own) > share and longer > 0:
             longer -= 1
         free.difference_update(kept[each.member_id])
-    # Each round gives one partition to each member that has room, so that topics spread over the members.
+    # Round n gives one partition to each member that has at most n, so that the partitions of a topic spread over the
+    # members.
     left = sorted(free, reverse=True)
     for room in range(share):
         if not left:
@@ -132,7 +134,8 @@ def _unchanged_or_new(
     if len(numbers) == count(last) and _numbers(last, starts, counts) == sorted(numbers):
         return last
     topics, firsts = list(starts), list(starts.values())
-    # A topic without partitions starts at the same number as the next topic, so the last topic is the right one.
+    # A topic without partitions starts at the same number as the next topic.  Of the topics with the same start, the
+    # last one has the partitions.
     places = ((bisect_right(firsts, number) - 1, number) for number in numbers)
     return of((topics[place], number - firsts[place]) for place, number in places)
 

@@ -1,7 +1,7 @@
 """Changes of a consumer group: its members, its subscriptions, its epoch and its target.
 
-A change appends records, and each record changes the group when it is appended.  All records of a step are in one batch
-of the log, so a group is never seen between two records of a change.
+A change adds records to the step, and each record is applied to the group at once.  All records of a step are in one
+batch of the log, so a group is never seen between two records of a change.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def has_room(
 def resolve(step: GroupStep, group: ConsumerGroup, topics: SubscribedTopics) -> bool:
     """Find the topics that each regular expression matches now, and drop the expressions that no member uses.
 
-    If the changed expressions do not fit into a step, the rest keep their topics, and the group stays outdated.
+    If the changed expressions do not fit into a step, the rest keep their topics, and the group stays outdated.  New
+    expressions come first, because they have no topics yet.
 
     Return whether this changed anything.
     """
@@ -122,7 +123,7 @@ def resolve(step: GroupStep, group: ConsumerGroup, topics: SubscribedTopics) -> 
     for regex in [each for each in group.regexes if each not in used]:
         put(step, Kind.REGEX, group.name, None, regex)
         has_changed = True
-    for regex in sorted(used, key=lambda each: (each in group.regexes, each)):  # a new one cannot wait
+    for regex in sorted(used, key=lambda each: (each in group.regexes, each)):  # new ones first
         found = tuple(topics.matching(regex) or ())
         known = group.regexes.get(regex)
         if known is not None and sum(map(len, found)) > subscription_max_bytes(step.limits):

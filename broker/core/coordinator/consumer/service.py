@@ -40,9 +40,9 @@ Groups = dict[str, Group | ConsumerGroup]
 class ConsumerService:
     """Applies requests to the consumer groups among the groups of a machine.
 
-    Each method returns the group that the caller must queue for its next deadline.  If the group has changed its
-    protocol, this is another object than before.  `heartbeat` returns None if it refuses a request before it reaches a
-    group.
+    Each public method returns the group that the caller must queue for its next deadline.  If the group has changed its
+    protocol, this is another object than before.  `heartbeat` returns None if it refuses a request before the request
+    reaches a group.
     """
 
     def __init__(self, groups: Groups, topics: SubscribedTopics, random: Random) -> None:
@@ -128,7 +128,7 @@ class ConsumerService:
         client: Client | None,
         reason: RebalanceReason,
     ) -> Group | ConsumerGroup:
-        """Remove members.  If only classic members are left, the group becomes classic."""
+        """Remove members.  If only classic members are left, the group becomes classic if `migration.downgrade` can."""
         gone = list(members)
         first = gone[0].names if gone else None  # `changes.remove` deletes the names
         step.note(f"group={group.name!r} {cause}")
@@ -157,7 +157,10 @@ class ConsumerService:
     def classic(
         self, step: GroupStep, group: ConsumerGroup, call: int, request: JoinGroup | SyncGroup | Heartbeat | LeaveGroup
     ) -> Group | ConsumerGroup:
-        """Apply a request of the classic protocol to a consumer group.  For a JoinGroup, it must have members."""
+        """Apply a request of the classic protocol to a consumer group.
+
+        For a JoinGroup, the group must have members.
+        """
         match request:
             case JoinGroup():
                 had = group.consumer_members
@@ -200,7 +203,8 @@ class ConsumerService:
     def make_classic(self, step: GroupStep, group: ConsumerGroup) -> Group:
         """Replace a consumer group without members by a classic group, for a classic member's JoinGroup.
 
-        The member may not complete its join.  So the group is stored at once: its offsets expire by the record's time.
+        The group is stored at once, because the member may never complete its join.  The retention of its offsets then
+        counts from the time in the record.
         """
         assert not group.members, group.name
         changes.delete_records(step, group)
