@@ -1,4 +1,4 @@
-"""The leader's description of the quorum, which every process can get from the leader and report."""
+"""Gets the leader's description of the quorum, so that any process can report it."""
 
 from __future__ import annotations
 

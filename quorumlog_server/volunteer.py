@@ -1,8 +1,8 @@
 """Joins the voters and leaves them without an operator, for orchestrators that start and stop nodes.
 
 Theory of operation.  `quorum.auto.join`: a node that is caught up asks the active controller to be added, as `kctl
-add-voter` does, and with the same checks.  It has one request under way at a time.  After each refusal it waits twice
-as long as before, minus a random part, so that many new nodes do not ask in step.
+add-voter` does, and with the same checks.  It has at most one request in progress.  With each refusal the wait doubles,
+up to `WAIT_MAX_S`.  Each wait is shortened by a random part, so that many new nodes do not all ask at the same time.
 
 It asks only if its disk was never a voter, or if it left on its own request.  **A voter that an operator has removed
 does not join again**, even after a restart and after the log has lost the record of the removal.  Without this rule a
@@ -10,8 +10,9 @@ running node would rejoin within seconds of its removal (KAFKA-19850).  So the d
 takes the place of another disk either: only an operator can know that a disk is lost (`kctl add-voter --replace`).
 
 `quorum.leave.on.shutdown`: before a voter stops, it asks to be removed.  The controller refuses if no other voters
-would remain or if no majority of them is live; then the node stops as a voter.  LEAVING is durable before the request
-is sent.  So the node may join again regardless of the outcome, unless an operator removed it first.
+would remain or if no majority of them is live; then the node stops and remains a voter.  LEAVING is durable before the
+request is sent.  So the node may join again even if it does not learn the outcome.  If an operator has removed it
+first, it does not join again.
 """
 
 from __future__ import annotations
@@ -77,7 +78,10 @@ class Node(Protocol):
 
 
 class Volunteer:
-    """Joins and leaves for one node.  `run` joins until it is cancelled; call `leave` once, at the end."""
+    """Asks for the addition and the removal of one node as a voter.
+
+    `run` asks for the addition until it is cancelled.  Call `leave` once, at the end.
+    """
 
     def __init__(self, node: Node, call: ControllerCall, standing: StandingStore, random: Random) -> None:
         self._node = node
@@ -189,7 +193,8 @@ class Volunteer:
         was_voter = joined is True or self.is_voter
         if not was_voter and joined is False:
             return True
-        had_left = self._standing is Standing.LEAVING  # but may not have fetched the record of its removal yet
+        # A node that left before may not have fetched the record of its removal yet.
+        had_left = self._standing is Standing.LEAVING
         if not await self._save_until(Standing.LEAVING, deadline):
             return False
         backoff = Backoff(LEAVE_RETRY_S, WAIT_MAX_S, self._random)

@@ -27,7 +27,7 @@ class _Unwritten:
 
 
 class LogIndex:
-    """Offsets are as in the log: `start` inclusive, `end` and `durable_end` exclusive."""
+    """The index of one log.  `start` is inclusive, `end` and `durable_end` are exclusive, as in the log itself."""
 
     def __init__(
         self, start: int, end: int, epochs: Iterable[tuple[int, int]], recent_max_bytes: int, base_epoch: int = 0
@@ -107,7 +107,7 @@ class LogIndex:
             unwritten.end = base.offset
 
     def written(self, write_id: int) -> None:
-        """Note that write `write_id`, and all before it, are durable."""
+        """Note that write `write_id` and all writes before it are durable."""
         while self._unwritten and self._unwritten[0].write_id <= write_id:
             done = self._unwritten.popleft()
             self.durable_end = max(self.durable_end, done.end)

@@ -35,7 +35,7 @@ from quorum.core.types import Batch, ControlRecord, TargetVoters, Voters
 
 
 class Membership:
-    """Changes the voters as leader."""
+    """Changes the voters while this node leads."""
 
     def __init__(self, state: CoreState, timeouts: Timeouts, contacts: Contacts, gate: ChangeGate) -> None:
         self._state = state
@@ -104,7 +104,7 @@ class Membership:
         return state.history.changed_at >= state.high_watermark
 
     def restart_checks(self, leader: Leader) -> None:
-        """Ask and measure again for changes in progress, because this node was stalled.
+        """Repeat the probes and measurements of the changes in progress, because this node was stalled.
 
         A reply that waited meanwhile does not show that its sender is alive.
         """
@@ -253,8 +253,8 @@ class Membership:
 
         A voter has moved if it advertises an address that differs from its address in the log.
 
-        If several voters have moved, take them in turn: one may not be reachable, or may have moved to an address that
-        the log still has for another voter.
+        If several voters have moved, each failed step is followed by another voter: one voter may be unreachable, or
+        may have moved to an address that the log still has for another voter.
         """
         state = self._state
         moved: list[UpdateVoter] = []

@@ -1,12 +1,12 @@
 """Carries the fetches of this node to one address over a standing gRPC stream.
 
-A separate call for each fetch costs about twice as much: twice the time for a round trip, and twice the processor time
-on the server.  On a stream, each request follows the reply to the request before it, so a reply needs no number to find
-its request.  If the stream is in use, a fetch is sent as a separate call (`Fetch`).  The same applies to all fetches to
-a node of an older release, which does not know the stream.
+A separate call for each fetch costs more: 1.6 times the time for a round trip, and twice the processor time on the
+server.  On a stream, each request follows the reply to the request before it, so a reply needs no number to find its
+request.  If the stream is in use, a fetch is sent as a separate call (`Fetch`).  The same applies to all fetches to a
+node of an older release, which does not know the stream.
 
-Like a call, a fetch on the stream fails with `grpc.aio.AioRpcError`, or is cancelled when its channel is closed.  Each
-failure ends the stream, and the next fetch opens another one.
+Like a call, a fetch on the stream fails with `grpc.aio.AioRpcError` or a timeout, or is cancelled when its channel is
+closed.  Each failure ends the stream, and the next fetch on it opens another one.
 """
 
 from __future__ import annotations
