@@ -11,14 +11,15 @@ and revokes only those that the new assignment lacks.  Then it joins once more, 
 If any configured assignor is eager, all rebalances are eager, as in Kafka.
 
 `Revoke` is the only effect that waits for the user.  It ends with `Revoked`.  Heartbeats continue meanwhile, so the
-member is not expelled because of slow user code.  If the user takes no records for `poll_interval_s` (`Stalled`), the
-member leaves.  It joins again when the user next asks for records (`Active`).
+coordinator does not remove the member because of slow user code.  If the user takes no records for `poll_interval_s`
+(`Stalled`), the member leaves.  A static member only stops its heartbeats.  The member joins again when the user next
+asks for records (`Active`).
 
-Partitions are lost, not revoked, if the coordinator no longer knows the member.  Other members may then own them
-already, so nothing may be committed.
+Partitions are lost, not revoked, if the member is no longer in the group or in its current generation.  Other members
+may then own them already, so nothing may be committed and nothing waits for the user.
 
 A reply names the round (attempt to join) or the generation that it answers, so a late reply is ignored.  `deadline` is
-the time of the next `Tick`; each `Tick` changes it.
+the time of the next `Tick`; each `Tick` at or after that time changes it.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Phase(Enum):
     COUNTING = "counting"  # the leader looks up the partitions of the members' topics
     SYNCING = "syncing"
     STABLE = "stable"
-    STALLED = "stalled"  # has left because the user takes no records
+    STALLED = "stalled"  # out of the group, because the user takes no records
     ENDED = "ended"
 
 
@@ -68,7 +69,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """The result of looking up topics, in which the user's topics or the numbers of partitions may have changed.
+    """The subscribed topics and their numbers of partitions, after each look-up, even if nothing has changed.
 
     counts: the number of partitions of each topic that exists.  others: the topics of `others_topics` that were also
     looked up.
@@ -101,7 +102,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The answer to `Count`."""
+    """The answer to `Count`.  counts: None if the look-up failed with `error`."""
 
     round: int
     counts: Mapping[str, int] | None
@@ -209,9 +210,10 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Give up partitions; `Revoked` is the answer.
+    """Give up partitions.  `Revoked` is the answer, unless `is_lost`.
 
-    is_lost: other members may already own them.  Then nothing is committed, and nothing waits for the user.
+    is_lost: other members may already own them.  Then nothing is committed, nothing waits for the user, and no answer
+        follows.
     """
 
     partitions: Partitions
@@ -287,8 +289,9 @@ class Membership:
         self._last: Partitions = frozenset()
         """The last assignment, even if its partitions were given up."""
         self._retry_s = RETRY_FIRST_S
-        self._beat_out = False
-        self._beaten_at = 0.0
+        self._is_heartbeat_pending = False
+        self._heartbeat_at = 0.0
+        """The loop time from which the time to the next heartbeat counts."""
         self._revocations = 0
 
     def step(self, event: Event, now: float) -> list[Effect]:
@@ -329,12 +332,12 @@ class Membership:
         return frozenset(topic for each in self._subscriptions() for topic in each.topics) - self._topics
 
     def _is_member(self) -> bool:
-        """Return whether the generation is valid, so that heartbeats are due."""
+        """Return whether the member sends heartbeats: its generation is valid, and it is not joining."""
         return self.phase in (Phase.STABLE, Phase.REVOKING) and self.generation != NO_GENERATION
 
     def _set_deadline(self) -> None:
         if self._is_member():
-            self.deadline = self._beaten_at + (self._session_s if self._beat_out else self._heartbeat_s)
+            self.deadline = self._heartbeat_at + (self._session_s if self._is_heartbeat_pending else self._heartbeat_s)
         elif self.phase is not Phase.WAITING:
             self.deadline = None
 
@@ -376,7 +379,7 @@ class Membership:
     def _join(self, now: float, effects: list[Effect]) -> None:
         self._round += 1
         self.phase = Phase.JOINING
-        self._beat_out = False
+        self._is_heartbeat_pending = False
         self._joined_topics = self._topics
         subscription = Subscription(self._topics, self.owned, self._owned_generation)
         protocols = tuple((name, encode_subscription(subscription, name, self._last)) for name in self._assignors)
@@ -467,7 +470,7 @@ class Membership:
             message = "the leader of the group sent an assignment that cannot be read"
             return self._fail(ClusterError("INCONSISTENT_GROUP_PROTOCOL", message), effects)
         self._retry_s = RETRY_FIRST_S
-        self._beaten_at = now
+        self._heartbeat_at = now
         self._owned_generation = self.generation
         self._last = event.assignment
         gone = self.owned - event.assignment
@@ -502,20 +505,20 @@ class Membership:
         if self.phase is Phase.WAITING and self.deadline is not None and now >= self.deadline:
             self._join(now, effects)
         elif self._is_member() and self.deadline is not None and now >= self.deadline:
-            if self._beat_out:  # no answer for a whole session: the coordinator may have failed
+            if self._is_heartbeat_pending:  # no answer for a whole session: the coordinator may have failed
                 effects.append(FindCoordinator())
-            self._beaten_at = now
-            self._beat_out = True
+            self._heartbeat_at = now
+            self._is_heartbeat_pending = True
             effects.append(Heartbeat(self.member_id, self.generation))
 
     def _on_beaten(self, event: Beaten, now: float, effects: list[Effect]) -> None:
-        self._beat_out = False
+        self._is_heartbeat_pending = False
         if not self._is_member() or event.error is None:
             return
         if event.error.retriable and event.error.code != _REBALANCE:
             if event.error.code != ApiError.COORDINATOR_LOAD_IN_PROGRESS:
                 effects.append(FindCoordinator())
-            self._beaten_at = now - self._heartbeat_s + min(RETRY_FIRST_S, self._heartbeat_s)
+            self._heartbeat_at = now - self._heartbeat_s + min(RETRY_FIRST_S, self._heartbeat_s)
         else:
             self._on_refusal(event.error.code, now, effects, event.error)
 

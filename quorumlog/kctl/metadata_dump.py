@@ -23,7 +23,7 @@ from quorumlog.wire.v1 import node_pb2
 STOP_S = 5.0
 """How long the reader may take to end; a disk that hangs may delay it."""
 KILL_S = 1.0
-"""How long the reader may then take to end after SIGKILL.  If it takes longer, kctl ends before it."""
+"""How long the reader may then take to end after SIGKILL.  If it takes longer, kctl ends without waiting for it."""
 _FRAME = struct.Struct(">cI")
 _MESSAGES: dict[bytes, tuple[str, Any]] = {
     b"B": ("batch", node_pb2.MetadataBatch),
@@ -35,7 +35,7 @@ _MESSAGES: dict[bytes, tuple[str, Any]] = {
 class Found(NamedTuple):
     """One item of the reader's output.
 
-    kind: about (`content` is a sentence), names, batch or state (`content` is a message).
+    kind: `about`, with a sentence as `content`; `names`, `batch` or `state`, with a message as `content`.
     """
 
     kind: str
@@ -74,7 +74,7 @@ class Dump:
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()  # safe: it does not write to the directory; only its copy of the log remains
-            with contextlib.suppress(TimeoutError):  # a disk that hangs delays even SIGKILL: it ends without kctl
+            with contextlib.suppress(TimeoutError):  # a disk that hangs delays even SIGKILL
                 async with asyncio.timeout(KILL_S):
                     await self._process.communicate()
 

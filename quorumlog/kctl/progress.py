@@ -57,7 +57,7 @@ class Progress:
         """Return the seconds that remain of the command's time; negative after its end."""
         return self._deadline - asyncio.get_running_loop().time()
 
-    def tell(self, line: str) -> None:
+    def report(self, line: str) -> None:
         """Print a line, unless it equals the last line."""
         if line != self._said:
             self._said = line
@@ -77,7 +77,7 @@ class Progress:
                 while not asking.done():
                     await asyncio.wait({asking}, timeout=LOOK_S)
                     if not asking.done():
-                        await self._tell(lambda described: lag_line(described, node_id))
+                        await self._report(lambda described: lag_line(described, node_id))
                 return await asking
             except ClusterError as error:
                 passing = error.code in PASSING or (error.retriable and error.code != ApiError.OUTCOME_UNKNOWN)
@@ -85,7 +85,7 @@ class Progress:
                     raise
                 if self.left_s <= LOOK_S + ATTEMPT_MIN_S:
                     raise self._not_added(node_id, error) from error
-                self.tell(f"waiting: {error.message}")
+                self.report(f"waiting: {error.message}")
             finally:
                 asking.cancel()
             await asyncio.sleep(LOOK_S)
@@ -106,7 +106,7 @@ class Progress:
         """
         names = "the target" if wanted is None else f"voters {join(wanted)}"
         while True:
-            described = await self._tell(target_line)
+            described = await self._report(target_line)
             if described is not None:
                 target, now = ids_of_target(described), ids(described)
                 if target is None and (wanted is None or now == sorted(wanted)):
@@ -126,15 +126,15 @@ class Progress:
                 )
             await asyncio.sleep(max(0.001, min(LOOK_S, self.left_s)))
 
-    async def _tell(self, line: Callable[[Any], str | None]) -> Any:
+    async def _report(self, line: Callable[[Any], str | None]) -> Any:
         """Return a description of the quorum and print its `line`; None if no node answers."""
         try:
             described = await self._client.describe_quorum(max(0.001, min(self.left_s, ATTEMPT_S)))
         except ClusterError as error:
-            self.tell(f"waiting: {error.message}")
+            self.report(f"waiting: {error.message}")
             return None
         if (text := line(described)) is not None:
-            self.tell(text)
+            self.report(text)
         return described
 
 

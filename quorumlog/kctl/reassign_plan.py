@@ -1,9 +1,10 @@
 """Plans of reassignments: their JSON form, which Kafka's own tool uses as well, and their generation.
 
 A generated plan moves few replicas, although not always the fewest possible.  First, each partition keeps its replicas
-on the wanted brokers, as long as no broker gets more than its share.  Missing replicas go to the least loaded broker of
-the least used rack.  Then single replicas are moved until the load is even.  A spread over racks has priority over an
-even load.  Finally the order of the replicas is changed so that leaders are spread evenly.
+on the wanted brokers, except replicas that would give a broker more than its share or spread the partition worse over
+the racks.  Each missing replica goes to the rack with the fewest replicas of the partition, and there to the least
+loaded broker.  Then single replicas are moved until the load is even.  A spread over racks has priority over an even
+load.  Finally the order of the replicas is changed so that leaders are spread evenly.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def _parsed(document: Any) -> list[Move]:
     _require(isinstance(rows, list), "`partitions` is not a list")
     _require(bool(rows), "it names no partitions")
     _require(
-        len(rows) <= PLAN_PARTITIONS_MAX, f"it names {counted(len(rows), 'partition')}, at most {PLAN_PARTITIONS_MAX}"
+        len(rows) <= PLAN_PARTITIONS_MAX,
+        f"it names {counted(len(rows), 'partition')}; the limit is {PLAN_PARTITIONS_MAX}",
     )
     moves = [_move(row, number) for number, row in enumerate(rows)]
     twice = [key for key, count in Counter((move.topic, move.partition) for move in moves).items() if count > 1]
@@ -222,7 +224,7 @@ class _Spread:
         return self._crowding(row, broker), self.load[broker], broker not in move.replicas, broker
 
     def even_out(self) -> None:
-        """Move replicas from the most to the least loaded brokers, unless a partition's spread over racks suffers."""
+        """Move replicas to brokers with at least two fewer, unless a partition's spread over racks suffers."""
         progress = True
         while progress:
             progress = False
@@ -244,7 +246,7 @@ class _Spread:
                         progress = True
 
     def order(self) -> None:
-        """Put the replicas that stay first, in their order; then spread leaders evenly."""
+        """Order the replicas of each partition: current replicas before new ones.  Then spread leaders evenly."""
         for row, move in zip(self.rows, self.current, strict=True):
             kept = [broker for broker in move.replicas if broker in row]
             row[:] = kept + [broker for broker in row if broker not in kept]

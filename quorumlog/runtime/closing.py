@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Implements `async with` by `close`, whether or not the block raises an error."""
+    """An object that `async with` closes at the end of its block, even if the block raises an error."""
 
     @abstractmethod
     async def close(self) -> None: ...
