@@ -48,7 +48,9 @@ class Bounds:
 
 
 def check_named(positions: Positions, partitions: Iterable[Partition], default: int) -> None:
-    """Check that positions by partition name every partition that is read, and no other.
+    """Check that the positions contain one for each partition that is read, and none for any other.
+
+    Positions that are the same for all partitions always pass.
 
     default: the special position that the error suggests: EARLIEST for starting positions, LATEST for ending ones.
 
