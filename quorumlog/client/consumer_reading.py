@@ -100,9 +100,13 @@ class Reading:
         return False
 
     def raise_failures(self, member: GroupMember | None, timeout_s: float) -> None:
-        """Raise an error if a partition or the group has failed for `timeout_s`.  Raises: ClusterError."""
+        """Raise an error if a partition or the group has failed for `timeout_s`.  Raises: ClusterError.
+
+        Paused partitions are left out: they are not fetched, so a failure before the pause may have ended.
+        """
         now = asyncio.get_running_loop().time()
-        for each in (*self.positions.values(), member):
+        wanted = (position for position in self.positions.values() if not position.is_paused)
+        for each in (*wanted, member):
             since = None if each is None else each.failing_since
             if each is not None and since is not None and now - since >= timeout_s:
                 each.failing_since = now
@@ -155,12 +159,15 @@ class Reading:
         named = [self.position(each) for each in partitions]
         if self.in_progress.current in named:
             self.in_progress.refetch()
+        now = asyncio.get_running_loop().time()
         for position in named:
-            position.is_paused = True
+            position.pause(now)
 
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
-        for position in [self.position(each) for each in partitions]:
-            position.is_paused = False
+        named = [self.position(each) for each in partitions]
+        now = asyncio.get_running_loop().time()
+        for position in named:
+            position.resume(now)
         self.fetcher.wake()
         self._ready.set()
 

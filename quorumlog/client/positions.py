@@ -36,6 +36,7 @@ class Position:
         knows none.
     high_watermark: the end of the committed records according to the last answer; -1 before the first one.
     error: raised when the user next asks for records.
+    paused_at: the loop time of the last pause.
     is_held: the position is not looked up yet, because the user's callback may set it.
     failing_since: the loop time of the first failure since the last successful fetch; None without a failure.
     retry_at: the loop time of the next attempt.
@@ -56,6 +57,7 @@ class Position:
         "is_paused",
         "next_offset",
         "partition",
+        "paused_at",
         "retry_at",
         "served",
         "version",
@@ -69,6 +71,7 @@ class Position:
         self.committed: int | None = None
         self.version = 0
         self.is_paused = False
+        self.paused_at = 0.0
         self.is_held = False
         self.is_in_flight = False
         self.was_out_of_range = False
@@ -97,6 +100,18 @@ class Position:
         self.failure = error
         self.failing_since = now if self.failing_since is None else self.failing_since
         self.retry_at = now + pause_s
+
+    def pause(self, now: float) -> None:
+        """Hand out and fetch no more records.  now: the loop time."""
+        if not self.is_paused:
+            self.is_paused = True
+            self.paused_at = now
+
+    def resume(self, now: float) -> None:
+        """End a pause, which does not count towards the time of a failure: nothing was fetched meanwhile."""
+        if self.is_paused and self.failing_since is not None:
+            self.failing_since += now - max(self.paused_at, self.failing_since)
+        self.is_paused = False
 
     def succeeded(self) -> None:
         self.failure = None

@@ -509,6 +509,20 @@ MUTANTS = (
         (f"{CONSUMER_TESTS}::test_a_slow_user_stops_fetches_when_the_buffer_of_a_partition_is_full",),
     ),
     Mutant(
+        "a failure before a pause is reported again and again",
+        CONSUMER_READING,
+        "for position in self.positions.values() if not position.is_paused)",
+        "for position in self.positions.values())",
+        (f"{CONSUMER_TESTS}::test_a_partition_that_was_paused_while_its_leader_failed_causes_no_error",),
+    ),
+    Mutant(
+        "the time of a pause counts as a failure",
+        POSITIONS,
+        "            self.failing_since += now - max(self.paused_at, self.failing_since)\n",
+        "            pass\n",
+        (f"{CONSUMER_TESTS}::test_the_time_of_a_failure_does_not_include_pauses",),
+    ),
+    Mutant(
         "a backlog of the first topic delays the other topics of its broker",
         FETCHER,
         "(position.served, position.partition.topic)",

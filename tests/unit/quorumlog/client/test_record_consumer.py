@@ -551,3 +551,33 @@ async def test_new_records_at_the_offsets_of_truncated_ones_are_read(
     async with truncated(brokers, policy, position=6) as consumer:
         expected = [*first, 14, 15]
         assert [int(record.value or b"") for record in await take(consumer, len(expected))] == expected
+
+
+def test_the_time_of_a_failure_does_not_include_pauses() -> None:
+    error = ClusterError("BROKER_UNAVAILABLE", "it is down", retriable=True)
+    position = Position(TopicPartition("t", 0))
+    position.failed(error, 10, 0.5)
+    position.pause(12)
+    position.pause(13)
+    position.resume(20)
+    position.resume(25)
+    assert position.failing_since == 18
+    position.succeeded()
+    position.pause(30)
+    position.failed(error, 35, 0.5)
+    position.resume(40)
+    assert position.failing_since == 40
+
+
+async def test_a_partition_that_was_paused_while_its_leader_failed_causes_no_error(brokers: FakeBrokers) -> None:
+    async with reading(brokers, failure_timeout_s=1.0) as consumer:
+        assert len(await take(consumer, 20)) == 20
+        position = consumer._reading.positions[TopicPartition("t", 0)]
+        await brokers.kill(1)
+        await until(lambda: position.failing_since is not None)
+        consumer.pause(("t", 0))
+        await brokers.move("t", 0, 2)
+        assert await consumer.get(timeout_s=2.5) is None
+        consumer.resume(("t", 0))
+        await brokers.fill("t", 0, batch(10))
+        assert [record.offset for record in await take(consumer, 1)] == [10]
