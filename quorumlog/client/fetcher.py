@@ -9,7 +9,8 @@ of their own, on which they do not delay commits, heartbeats and look-ups.
 
 Bounds: a partition is not fetched while `partition_size_max` bytes of it are buffered.  No partition is fetched while
 `buffer_size_max` bytes of all partitions are buffered.  The answers in flight, one for each broker, may exceed these
-bounds.
+bounds.  The user takes no records of paused partitions.  If these records fill the buffer while another partition
+could be fetched, some of them are dropped.  They are fetched again after `resume`.
 """
 
 from __future__ import annotations
@@ -123,7 +124,6 @@ class Fetcher:
         Return the loop time at which to plan again even without a change; None: only after a change.
         """
         limits = self._limits
-        has_room = sum(each.buffered_bytes for each in self._positions.values()) < limits.buffer_size_max
         by_leader: dict[Address, list[Position]] = defaultdict(list)
         is_full: set[Address] = set()
         unknown: list[Position] = []
@@ -139,10 +139,12 @@ class Fetcher:
             leader = self._cluster.known_leader(*position.partition)
             if leader is None:
                 unknown.append(position)
-            elif position.buffered_bytes >= limits.partition_size_max or not has_room:
+            elif position.buffered_bytes >= limits.partition_size_max:
                 is_full.add(leader)
             else:
                 by_leader[leader].append(position)
+        if by_leader and not self._make_room():
+            by_leader.clear()
         for address, positions in by_leader.items():
             if address not in self._in_flight:
                 wait_ms = min(limits.wait_ms, BUSY_WAIT_MS) if address in is_full else limits.wait_ms
@@ -154,6 +156,22 @@ class Fetcher:
             self._look_up = asyncio.ensure_future(self._find_leaders(unknown))
             self._look_up.add_done_callback(self._looked_up)
         return retry_at
+
+    def _make_room(self) -> bool:
+        """Return whether the buffer has room.  Drop records of paused partitions only if nothing else fills it.
+
+        The partitions with the most bytes come first, so that few partitions are fetched again.
+        """
+        size = sum(each.buffered_bytes for each in self._positions.values())
+        paused = [each for each in self._positions.values() if each.is_paused and each.buffered_bytes]
+        if size - sum(each.buffered_bytes for each in paused) >= self._limits.buffer_size_max:
+            return False
+        for position in sorted(paused, key=lambda each: -each.buffered_bytes):
+            if size < self._limits.buffer_size_max:
+                break
+            size -= position.buffered_bytes
+            position.move(position.next_offset)
+        return True
 
     def _start(self, address: Address, work: Coroutine[Any, Any, None]) -> None:
         task = self._in_flight[address] = asyncio.ensure_future(work)

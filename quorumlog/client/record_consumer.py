@@ -379,8 +379,8 @@ class Consumer:
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Hand out no more records of these partitions until `resume`.
 
-        Their buffered records are kept.  But if only a part of a partition's batch was handed out, all further records
-        of this partition are fetched again.
+        Their buffered records are kept, unless these fill the buffer while other partitions could be fetched.  But if
+        only a part of a partition's batch was handed out, all further records of this partition are fetched again.
 
         Raises: ClusterError: INVALID_REQUEST: a partition is not assigned.
         """

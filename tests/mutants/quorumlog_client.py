@@ -504,9 +504,23 @@ MUTANTS = (
     Mutant(
         "a partition is fetched ahead without a bound",
         FETCHER,
-        "elif position.buffered_bytes >= limits.partition_size_max or not has_room:",
+        "elif position.buffered_bytes >= limits.partition_size_max:",
         "elif False:",
         (f"{CONSUMER_TESTS}::test_a_slow_user_stops_fetches_when_the_buffer_of_a_partition_is_full",),
+    ),
+    Mutant(
+        "the records of paused partitions fill the buffer",
+        FETCHER,
+        "            position.move(position.next_offset)\n        return True\n",
+        "            return False\n        return True\n",
+        (f"{CONSUMER_TESTS}::test_the_records_of_paused_partitions_do_not_stop_other_partitions",),
+    ),
+    Mutant(
+        "records of paused partitions are dropped although this makes no room",
+        FETCHER,
+        "if size - sum(each.buffered_bytes for each in paused) >= self._limits.buffer_size_max:",
+        "if not paused and size >= self._limits.buffer_size_max:",
+        (f"{CONSUMER_TESTS}::test_paused_partitions_keep_their_records_while_others_fill_the_buffer",),
     ),
     Mutant(
         "a failure before a pause is reported again and again",

@@ -553,6 +553,28 @@ async def test_new_records_at_the_offsets_of_truncated_ones_are_read(
         assert [int(record.value or b"") for record in await take(consumer, len(expected))] == expected
 
 
+async def test_the_records_of_paused_partitions_do_not_stop_other_partitions(brokers: FakeBrokers) -> None:
+    size = len(batch(0, 1))
+    async with reading(brokers, fetch=FetchLimits(partition_size_max=1, buffer_size_max=size)) as consumer:
+        (first,) = await take(consumer, 1)
+        paused = TopicPartition("t", 1 - first.partition)
+        consumer.pause(paused)
+        others = await take(consumer, 9)
+        assert [record.offset for record in others] == list(range(1, 10))
+        consumer.resume(paused)
+        assert [record.offset for record in await take(consumer, 10)] == list(range(10))
+
+
+async def test_paused_partitions_keep_their_records_while_others_fill_the_buffer(brokers: FakeBrokers) -> None:
+    size = len(batch(0, 1))
+    async with reading(brokers, fetch=FetchLimits(partition_size_max=1, buffer_size_max=size)) as consumer:
+        positions = list(consumer._reading.positions.values())
+        await until(lambda: all(each.buffered_bytes for each in positions))
+        consumer.pause(("t", 0))
+        assert not consumer._reading.fetcher._make_room()
+        assert all(each.buffered_bytes for each in positions)
+
+
 def test_the_time_of_a_failure_does_not_include_pauses() -> None:
     error = ClusterError("BROKER_UNAVAILABLE", "it is down", retriable=True)
     position = Position(TopicPartition("t", 0))
