@@ -340,6 +340,7 @@ class GroupMember:
 
         The leader of the group also reports the topics of the other members.
         """
+        failure: ClusterError | None = None  # the last one, if only look-ups have failed since the last success
         longest_s = self._settings.metadata_age_s
         pauses = Backoff(min(TOPICS_PAUSE_MIN_S, longest_s), longest_s, self._cluster.random)
         while True:
@@ -347,10 +348,14 @@ class GroupMember:
             try:
                 topics, counts = await self._topics()
             except ClusterError as error:
+                is_alone = self.failure is None or self.failure is failure
                 self._noted(error, began_at)
+                failure = error if is_alone else None
                 await asyncio.sleep(pauses.next_s())
                 continue
             pauses.reset()
+            if failure is not None and self.failure is failure:  # otherwise the group may still fail
+                self._noted(None)
             others = await self._others_counts(topics)
             self._events.put_nowait(core.Subscribe(topics, {**others, **counts}, frozenset(others)))
             await asyncio.sleep(self._settings.metadata_age_s)

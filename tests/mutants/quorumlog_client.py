@@ -509,6 +509,20 @@ MUTANTS = (
         (f"{CONSUMER_TESTS}::test_a_slow_user_stops_fetches_when_the_buffer_of_a_partition_is_full",),
     ),
     Mutant(
+        "a failed look-up of topics is reported after the next one has succeeded",
+        GROUP_MEMBER,
+        "                failure = error if is_alone else None\n",
+        "",
+        (f"{MEMBER_TESTS}::test_a_look_up_of_topics_ends_the_failures_of_look_ups_only",),
+    ),
+    Mutant(
+        "a look-up of topics ends the failures of other requests",
+        GROUP_MEMBER,
+        "            if failure is not None and self.failure is failure:  # otherwise",
+        "            if failure is not None:  # otherwise",
+        (f"{MEMBER_TESTS}::test_a_look_up_of_topics_ends_the_failures_of_look_ups_only",),
+    ),
+    Mutant(
         "the records of paused partitions fill the buffer",
         FETCHER,
         "            position.move(position.next_offset)\n        return True\n",

@@ -12,8 +12,11 @@ from quorumlog.client import membership as core
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.group_member import GroupMember, MemberSettings, Owner
 from quorumlog.client.groups import GroupClient
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
+from tests.unit.broker.kafka.wellness import until
 
 SETTINGS = MemberSettings("g", ("range",), None, 0.6, 0.2, 10.0, 10.0)
 
@@ -110,4 +113,34 @@ async def test_the_leader_looks_up_the_topics_of_the_other_members(monkeypatch: 
         watching = asyncio.ensure_future(member._watch_topics())
         counts = {"t": 1, "u": 2, "v": 0}
         assert await member._events.get() == core.Subscribe(frozenset("t"), counts, frozenset("uv"))
+        watching.cancel()
+
+
+@pytest.mark.parametrize("joins_fail", [False, True])
+async def test_a_look_up_of_topics_ends_the_failures_of_look_ups_only(
+    monkeypatch: pytest.MonkeyPatch, joins_fail: bool
+) -> None:
+    """While a member has no topics, or waits for others to join, no other request has success for minutes."""
+    answers: asyncio.Queue[ClusterError | None] = asyncio.Queue()
+
+    async def topics() -> tuple[frozenset[str], dict[str, int]]:
+        if (error := await answers.get()) is not None:
+            raise error
+        return frozenset(), {}
+
+    def failure() -> ClusterError:
+        return ClusterError(ApiError.TIMED_OUT, "no answer", retriable=True)
+
+    monkeypatch.setattr(group_member, "TOPICS_PAUSE_MIN_S", 0.01)
+    async with Cluster("127.0.0.1:1") as cluster:
+        member = GroupMember(cluster, GroupClient(cluster), cast(Owner, None), SETTINGS, topics)
+        watching = asyncio.ensure_future(member._watch_topics())
+        for error in (failure(), failure()):
+            answers.put_nowait(error)
+            await until(lambda error=error: member.failure is error)  # type: ignore[misc]  # its type is inferred
+        if joins_fail:
+            member._noted(failure())
+        answers.put_nowait(None)
+        await member._events.get()
+        assert (member.failing_since is None, member.failure is None) == (not joins_fail, not joins_fail)
         watching.cancel()
