@@ -147,6 +147,9 @@ class ShareConsumer:
         self._max_records = max_records
         self._member_id = str(uuid4())
         self._epoch = _JOINING
+        self._has_lost_answer = False
+        """Whether a heartbeat got no answer.  The answer may have had a new assignment, which Apache Kafka sends again
+        only to a member that joins, so the next heartbeat joins."""
         self._interval_s = 1.0
         self._assigned: frozenset[Place] = frozenset()
         self._names: dict[UUID, str] = {}
@@ -291,14 +294,17 @@ class ShareConsumer:
 
     async def _heartbeat(self, epoch: int, timeout_s: float) -> None:
         async def attempt(connection: KafkaConnection, left_s: float) -> Any:
+            sent = _JOINING if self._has_lost_answer and epoch != _LEAVING else epoch
             values = {
                 "group_id": self._group,
                 "member_id": self._member_id,
-                "member_epoch": epoch,
-                "subscribed_topic_names": self._topics if epoch == _JOINING else None,
+                "member_epoch": sent,
+                "subscribed_topic_names": self._topics if sent == _JOINING else None,
             }
+            self._has_lost_answer = True  # until it arrives
             reply = await self._calls.ask(connection, Api.SHARE_GROUP_HEARTBEAT, values, left_s)
             check(reply.error_code, f"group {self._group}")
+            self._has_lost_answer = False
             return reply
 
         reply = await self._calls.call(self._group, timeout_s, attempt)

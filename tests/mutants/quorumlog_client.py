@@ -509,6 +509,20 @@ MUTANTS = (
         (f"{CONSUMER_TESTS}::test_a_slow_user_stops_fetches_when_the_buffer_of_a_partition_is_full",),
     ),
     Mutant(
+        "an assignment of a share group whose answer was lost is not requested again",
+        SHARE_CONSUMER,
+        "            self._has_lost_answer = True  # until it arrives\n",
+        "",
+        (f"{SHARE_CONSUMER_TESTS}::test_an_assignment_whose_answer_was_lost_is_requested_again",),
+    ),
+    Mutant(
+        "every heartbeat of a share group joins again",
+        SHARE_CONSUMER,
+        "            self._has_lost_answer = False\n            return reply\n",
+        "            return reply\n",
+        (f"{SHARE_CONSUMER_TESTS}::test_an_assignment_whose_answer_was_lost_is_requested_again",),
+    ),
+    Mutant(
         "a failed look-up of topics is reported after the next one has succeeded",
         GROUP_MEMBER,
         "                failure = error if is_alone else None\n",

@@ -519,6 +519,35 @@ async def test_a_session_without_partitions_keeps_a_lock_that_is_renewed(make: C
     assert broker.acknowledged == [(0, 0, RENEW), (0, 0, ACCEPT)]
 
 
+async def test_an_assignment_whose_answer_was_lost_is_requested_again(make: Callable[..., Setting]) -> None:
+    """A coordinator sends an assignment to a member that joins, and once after each change."""
+    consumer = make().consumer
+    sent: list[tuple[int, list[str] | None]] = []
+    one = SimpleNamespace(topic_partitions=[SimpleNamespace(topic_id=ID, partitions=[0])])
+
+    async def ask(connection: Any, api: Api, values: dict[str, Any], left_s: float) -> Any:
+        sent.append((values["member_epoch"], values["subscribed_topic_names"]))
+        if len(sent) == 2:
+            raise ClusterError(ApiError.REQUEST_TIMED_OUT, "no answer", retriable=True)
+        assignment = one if len(sent) > 2 and values["member_epoch"] == 0 else None
+        return SimpleNamespace(
+            error_code=0, member_epoch=4, heartbeat_interval=timedelta(seconds=5), assignment=assignment
+        )
+
+    async def call(key: str, timeout_s: float, attempt: Any, without_topic: Any = None) -> Any:
+        return await attempt(None, timeout_s)
+
+    consumer._calls.ask = ask  # type: ignore[method-assign]
+    consumer._calls.call = call  # type: ignore[method-assign]
+    await consumer._heartbeat(0, WAIT_S)
+    with pytest.raises(ClusterError):
+        await consumer._heartbeat(4, WAIT_S)
+    await consumer._heartbeat(4, WAIT_S)
+    await consumer._heartbeat(4, WAIT_S)
+    assert sent == [(0, ["t"]), (4, None), (0, ["t"]), (4, None)]
+    assert consumer._assigned == {(ID, 0)}
+
+
 async def test_an_internal_error_of_the_membership_is_reported(make: Callable[..., Setting]) -> None:
     consumer = make().consumer
 
