@@ -193,7 +193,7 @@ async def unregister(context: Context, broker_id: int, dry_run: bool, wait: bool
     async with context.client() as client:
         request = controller_pb2.UnregisterBrokerRequest(header=header, broker_id=broker_id)
         reply = await client.call(rpcs.UNREGISTER_BROKER, request, context.left_s)
-        if wait and reply.changed:
+        if wait and not dry_run:
             await wait_until_applied(context, client, reply.offset)
     document = {"changed": reply.changed, "offset": reply.offset, "id": broker_id}
     if context.output.is_json:

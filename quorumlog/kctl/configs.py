@@ -167,7 +167,7 @@ async def _alter(
         (altered,) = reply.resources
         if altered.result.error != ApiError.NONE:
             raise refusal(altered.result)
-        if wait and altered.changed:
+        if wait and not dry_run:
             await wait_until_applied(context, client, reply.offset)
     document = {
         "changed": altered.changed,

@@ -269,7 +269,7 @@ async def wait_until(
         await asyncio.sleep(min(interval_s, left))
 
 
-WAIT_HELP = "Return once every unfenced broker has applied the change."
+WAIT_HELP = "Return once every unfenced broker has applied the change, also if an earlier command made it."
 
 so_on_return = click.option(
     "--wait", is_flag=True, expose_value=False, help="Accepted for consistency: the command always waits."
@@ -280,6 +280,8 @@ so_on_return = click.option(
 
 async def wait_until_applied(context: Context, client: ControllerClient, offset: int) -> None:
     """Wait until every unfenced broker has applied the metadata below `offset`, at most for the command's time.
+
+    Call this even if the request changed nothing: an earlier command may have made the change, and then timed out.
 
     Raises:
         ClusterError: TIMED_OUT; or the error of a request.

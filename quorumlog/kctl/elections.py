@@ -59,7 +59,7 @@ async def elect_leaders(
         if unclean and not dry_run:
             context.output.message("warning: records that only unavailable replicas hold will be lost")
         changed, offset, elected = await _elect(context, client, request)
-        if wait and changed:
+        if wait and not dry_run:
             await wait_until_applied(context, client, offset)
     _report(context, elected, changed, offset, dry_run, named=topic is not None)
 

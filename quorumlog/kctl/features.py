@@ -65,7 +65,7 @@ async def upgrade(context: Context, name: str, level: int | None, dry_run: bool,
     request = pb.UpgradeFeatureRequest(header=header, name=name, level=level)
     async with context.client() as client:
         reply = await client.call(rpcs.UPGRADE_FEATURE, request, context.left_s)
-        if wait and reply.changed:
+        if wait and not dry_run:
             await wait_until_applied(context, client, reply.offset)
     if context.output.is_json:
         document = {"changed": reply.changed, "offset": reply.offset, "name": name, "level": reply.level}

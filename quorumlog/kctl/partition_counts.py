@@ -106,7 +106,7 @@ async def remove_partitions(context: Context, name: str, count: int, yes: bool, 
         reply = await client.call(rpcs.REMOVE_PARTITIONS, request, context.left_s)
         if reply.topic.result.error != ApiError.NONE:
             raise refusal(reply.topic.result)
-        if wait and reply.topic.changed:
+        if wait and not dry_run:
             await wait_until_applied(context, client, reply.offset)
     document = {**_document(name, reply.topic, reply.offset), "removed": now - count, "records": lost}
     if context.output.is_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
+ADMIN_TESTS = "tests/unit/quorumlog/kctl/test_admin_commands.py"
 DATA_TESTS = "tests/unit/quorumlog/kctl/test_data.py"
 
 MUTANTS = (
@@ -16,6 +17,13 @@ MUTANTS = (
             "tests/unit/quorumlog/kctl/test_metadata.py"
             "::test_tail_of_a_quiet_log_does_not_report_that_a_node_does_not_answer",
         ),
+    ),
+    Mutant(
+        "kctl configs set does not wait for brokers that lack a change of an earlier command",
+        "quorumlog/kctl/configs.py",
+        "        if wait and not dry_run:\n",
+        "        if wait and altered.changed:\n",
+        (f"{ADMIN_TESTS}::test_the_wait_option_waits_for_the_brokers_also_if_an_earlier_command_made_the_change",),
     ),
     Mutant(
         "kctl makes a change that the user declined",

@@ -291,29 +291,51 @@ def test_a_broker_is_unregistered(client: FakeClient, capsys: pytest.CaptureFixt
     assert "stop it" in capsys.readouterr().err
 
 
-def test_changes_with_the_wait_option_wait_until_unfenced_brokers_applied_them(client: FakeClient) -> None:
-    def brokers(applied: int) -> Any:
-        rows = [pb.BrokerDescription(broker_id=1, state="unfenced", metadata_offset=applied),
-                pb.BrokerDescription(broker_id=2, state="fenced", metadata_offset=-1)]  # fmt: skip
-        return pb.DescribeBrokersReply(result=OK, brokers=rows)
+APPLIED_COMMANDS = (
+    ["configs", "set", "a=1", "--cluster"],
+    ["configs", "unset", "a", "--topic", "t"],
+    ["brokers", "unregister", "7"],
+    ["elect-leaders", "--unclean", "--topic", "t", "--partition", "0"],
+    ["features", "upgrade"],
+    ["topics", "remove-partitions", "t", "--to", "3", "--yes"],
+)
+"""The commands whose `--wait` waits until the brokers have applied the change."""
 
-    client.replies[rpcs.ALTER_CONFIGS] = pb.AlterConfigsReply(
-        result=OK, offset=9, resources=[pb.AlteredConfigs(result=OK, changed=True)]
-    )
-    client.replies[rpcs.UNREGISTER_BROKER] = pb.UnregisterBrokerReply(result=OK, changed=True, offset=9)
-    client.replies[rpcs.ELECT_LEADERS] = pb.ElectLeadersReply(
-        result=OK, changed=True, offset=9, partitions=elected("NONE")
-    )
-    commands = [
-        ["configs", "set", "a=1", "--cluster"],
-        ["configs", "unset", "a", "--topic", "t"],
-        ["brokers", "unregister", "7"],
-        ["elect-leaders", "--unclean", "--topic", "t", "--partition", "0"],
-    ]
-    for arguments in commands:
-        client.replies[rpcs.DESCRIBE_BROKERS] = brokers(9)
-        assert run([*arguments, "--wait"]) == 0, arguments
-        assert client.calls[-1][0] == rpcs.DESCRIBE_BROKERS
-        client.replies[rpcs.DESCRIBE_BROKERS] = brokers(8)
-        assert run([*arguments, "--wait", "--timeout", "0.3"]) == 4, arguments
-        assert run(arguments) == 0, arguments
+
+def applied(offset: int) -> Any:
+    """Return a reply in which the only unfenced broker has applied the metadata below `offset`."""
+    rows = [pb.BrokerDescription(broker_id=1, state="unfenced", metadata_offset=offset),
+            pb.BrokerDescription(broker_id=2, state="fenced", metadata_offset=-1)]  # fmt: skip
+    return pb.DescribeBrokersReply(result=OK, brokers=rows)
+
+
+def changing(client: FakeClient, *, changed: bool) -> None:
+    """Let each of APPLIED_COMMANDS succeed at offset 9."""
+    altered = pb.AlteredConfigs(result=OK, changed=changed)
+    client.replies |= {
+        rpcs.ALTER_CONFIGS: pb.AlterConfigsReply(result=OK, offset=9, resources=[altered]),
+        rpcs.UNREGISTER_BROKER: pb.UnregisterBrokerReply(result=OK, changed=changed, offset=9),
+        rpcs.ELECT_LEADERS: pb.ElectLeadersReply(
+            result=OK, changed=changed, offset=9, partitions=elected("NONE" if changed else "ELECTION_NOT_NEEDED")
+        ),
+        rpcs.UPGRADE_FEATURE: pb.UpgradeFeatureReply(result=OK, changed=changed, offset=9, level=2),
+        rpcs.REMOVE_PARTITIONS: pb.RemovePartitionsReply(
+            result=OK, offset=9, topic=resized(changed=changed, partitions=3)
+        ),
+        rpcs.DESCRIBE_TOPICS: described(3),
+    }
+
+
+@pytest.mark.parametrize("changed", [True, False])
+@pytest.mark.parametrize("arguments", APPLIED_COMMANDS)
+def test_the_wait_option_waits_for_the_brokers_also_if_an_earlier_command_made_the_change(
+    client: FakeClient, arguments: list[str], changed: bool
+) -> None:
+    changing(client, changed=changed)
+    client.replies[rpcs.DESCRIBE_BROKERS] = applied(9)
+    assert run([*arguments, "--wait"]) == 0
+    assert client.calls[-1][0] == rpcs.DESCRIBE_BROKERS
+    client.replies[rpcs.DESCRIBE_BROKERS] = applied(8)
+    assert run([*arguments, "--wait", "--timeout", "0.3"]) == 4
+    assert run(arguments) == 0
+    assert run([*arguments, "--wait", "--dry-run"]) == 0
