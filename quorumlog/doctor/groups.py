@@ -8,7 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from quorumlog.doctor.findings import ADVICE, CRITICAL, PROBLEM, Finding
-from quorumlog.doctor.layout import UNFENCED
+from quorumlog.doctor.layout import Layout
 from quorumlog.doctor.observed import NO_LEADER, ObservedCluster
 from quorumlog.doctor.steps import move, texts
 from quorumlog.words import SHOWN_MAX, counted, listed, named, quoted
@@ -66,8 +66,7 @@ def _coordinators(cluster: ObservedCluster) -> Iterator[Finding]:
             next="give these partitions a leader, as the finding OFFLINE describes",
             partitions=texts(offline),
         )
-    brokers = sum(broker.state == UNFENCED for broker in metadata.brokers)
-    wanted = min(FACTOR, brokers)
+    wanted = min(FACTOR, len(Layout(cluster, metadata).open_brokers()))
     few = [(OFFSETS, each.index) for each in topic.partitions if 1 < len(each.replicas) < wanted]
     if few:
         step = move([OFFSETS], factor=wanted)

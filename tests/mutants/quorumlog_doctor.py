@@ -7,6 +7,7 @@ from tests.mutants import Mutant
 BROKERS = "quorumlog/doctor/brokers.py"
 NODES = "quorumlog/doctor/nodes.py"
 STEPS = "quorumlog/doctor/steps.py"
+GROUP_TESTS = "tests/unit/quorumlog/doctor/test_doctor_groups.py"
 PARTITION_TESTS = "tests/unit/quorumlog/doctor/test_doctor_partitions.py"
 QUORUM_TESTS = "tests/unit/quorumlog/doctor/test_doctor_quorum.py"
 
@@ -20,6 +21,13 @@ MUTANTS = (
             "tests/unit/quorumlog/doctor/test_doctor_transactions.py"
             "::test_transactions_are_judged_by_the_clocks_of_the_nodes",
         ),
+    ),
+    Mutant(
+        "doctor asks for more replicas of committed offsets than the brokers that are not cordoned",
+        "quorumlog/doctor/groups.py",
+        "len(Layout(cluster, metadata).open_brokers())",
+        "len(Layout(cluster, metadata).brokers)",
+        (f"{GROUP_TESTS}::test_doctor_asks_for_no_more_replicas_of_offsets_than_brokers_may_get",),
     ),
     Mutant(
         "doctor treats a node of another cluster as the voter with the same id",

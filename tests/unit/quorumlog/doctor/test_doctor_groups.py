@@ -166,6 +166,15 @@ def test_too_few_replicas_of_the_offsets_topic_are_advice_with_a_command(
     assert command.startswith(f"kctl reassign generate --topic {OFFSETS} --replication-factor 3 | ")
 
 
+def test_doctor_asks_for_no_more_replicas_of_offsets_than_brokers_may_get(
+    clinic: Clinic, seen: ObservedGroups, diagnose: Diagnose
+) -> None:
+    partition = clinic.metadata.topics[0].partitions[1]
+    del partition.replicas[2], partition.isr[2], partition.replica_states[2]
+    clinic.metadata.configs.add(scope=3, resource="12", key="cordoned", value="true")
+    assert diagnose()[0].keys() == {"CORDONED"}
+
+
 # -- queries to coordinators
 
 
