@@ -197,7 +197,7 @@ def _copy_again(layout: Layout, keys: list[Key], broker_id: int) -> tuple[tuple[
         if len(others) >= factor:
             commands.append(move(topics, drain=broker_id))
             meanings.append("copy it to another broker")
-        elif broker_id not in open_brokers:  # a replica that is dropped could not be copied again
+        elif len(open_brokers) < factor:  # a replica that is dropped could not be copied again
             waiting += topics
         else:  # every topic gets its own replication factor back
             commands += [move(topics, drain=broker_id, factor=factor - 1), move(topics, factor=factor)]
@@ -205,7 +205,8 @@ def _copy_again(layout: Layout, keys: list[Key], broker_id: int) -> tuple[tuple[
     steps = [f"{', or '.join(dict.fromkeys(meanings))}: {'; '.join(commands)}"] if commands else []
     if waiting:
         shown = ", ".join(waiting[:SHOWN_MAX])
-        steps.append(f"start another broker, or use broker {broker_id} again, before {shown} can be repaired")
+        again = "" if broker_id in open_brokers else f", or use broker {broker_id} again,"
+        steps.append(f"start another broker{again} before {shown} can be repaired")
     return tuple(commands), "; ".join([*steps, RECOVERY])
 
 

@@ -72,6 +72,13 @@ MUTANTS = (
         (f"{PARTITION_TESTS}::test_topics_keep_their_replication_factors_when_lost_replicas_are_copied_again",),
     ),
     Mutant(
+        "doctor proposes to drop a lost replica although too few brokers are up to copy it again",
+        BROKERS,
+        "        elif len(open_brokers) < factor:  #",
+        "        elif broker_id not in open_brokers:  #",
+        (f"{PARTITION_TESTS}::test_doctor_does_not_drop_a_lost_replica_while_another_broker_is_down",),
+    ),
+    Mutant(
         "doctor hands leadership to a voter with a slower disk",
         NODES,
         "faster_than_us == math.inf or fastest_us < faster_than_us",

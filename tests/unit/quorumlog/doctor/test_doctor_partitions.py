@@ -287,6 +287,15 @@ def test_doctor_does_not_drop_a_lost_replica_while_no_broker_can_hold_a_new_copy
     assert "; start another broker, or use broker 12 again, before three can be repaired; docs/" in found["next"]
 
 
+def test_doctor_does_not_drop_a_lost_replica_while_another_broker_is_down(clinic: Clinic, diagnose: Diagnose) -> None:
+    (partition,) = clinic.topic("t", (11, 12, 13))
+    clinic.lose(partition, 12)
+    clinic.fence(13)
+    found = diagnose()[0]["LOST_REPLICA"]
+    assert found["commands"] == []
+    assert found["next"].startswith("start another broker before t can be repaired; docs/")
+
+
 def test_topics_keep_their_replication_factors_when_lost_replicas_are_copied_again(
     clinic: Clinic, diagnose: Diagnose
 ) -> None:
