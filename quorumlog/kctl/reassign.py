@@ -73,8 +73,10 @@ def _bytes(_context: click.Context, _parameter: click.Parameter, text: str | Non
     return int(digits) * factor
 
 
-async def _load(path: str | None) -> list[Move] | None:
+async def _load(path: str | None, *, may_be_empty: bool = False) -> list[Move] | None:
     """Return the plan in a file; None without a file.
+
+    may_be_empty: accept a plan without partitions.
 
     Raises:
         ClusterError: INVALID_PLAN.
@@ -91,7 +93,7 @@ async def _load(path: str | None) -> list[Move] | None:
     name = "standard input" if path == inputs.STANDARD_INPUT else ascii(path)
     if len(data) > PLAN_SIZE_MAX:
         raise ClusterError(ApiError.INVALID_PLAN, f"{name} is larger than {PLAN_SIZE_MAX} bytes", "split it")
-    return parse(text, name)
+    return parse(text, name, may_be_empty=may_be_empty)
 
 
 _plan_option = click.option("--plan", "path", metavar="FILE.json", help="A plan; - reads standard input.")
@@ -148,14 +150,17 @@ async def generate(
     async with context.client() as client:
         reads = Reads(context, client)
         if names := topics or {move.topic for move in plan or ()}:
-            current = await _current(reads, context, names)
+            found = await _described(reads, context, names)
         else:
-            current = _moves(await describe_all_topics(reads, lambda: context.left_s))
+            found = await describe_all_topics(reads, lambda: context.left_s)
+        current, leaving = _moves(found), []
         if plan is not None:
             current = _named(current, plan)
         if drain is not None:
+            leaving = _leaving(found, drain, brokers, replication_factor)
             current = [move for move in current if drain in move.replicas]
         planned = await _proposed(reads, context, current, brokers, replication_factor, drain)
+        current, planned = [*current, *leaving], [*planned, *leaving]
     reads.tell()
     copied, changed = moved(current, planned)
     if context.output.is_json:
@@ -201,6 +206,21 @@ def _moves(topics: Iterable[Any]) -> list[Move]:
         Move(topic.name, each.index, tuple(r.broker_id for r in each.replicas if r.broker_id not in each.removing))
         for topic in topics
         for each in topic.partitions
+    ]
+
+
+def _leaving(topics: Iterable[Any], drained: int, brokers: Container[int] | None, factor: int | None) -> list[Move]:
+    """Return the targets of reassignments in progress that move a replica off a broker, and fit the other options.
+
+    A plan contains them, so that `start --wait` waits for them if the commands are repeated after a timeout.
+    """
+    removed = {(topic.name, each.index) for topic in topics for each in topic.partitions if drained in each.removing}
+    return [
+        move
+        for move in _moves(topics)
+        if (move.topic, move.partition) in removed
+        and (brokers is None or all(each in brokers for each in move.replicas))
+        and factor in (None, len(move.replicas))
     ]
 
 
@@ -278,9 +298,13 @@ async def start(
 
     A plan may name a data directory for each replica (`log_dirs`).  A replica that stays on its broker then moves to
     that directory; a new replica is created in it.  `--throttle` alone changes the current throttle.
+    A plan without partitions succeeds and changes nothing: `generate --drain` makes one for an empty broker.
     """
-    plan = await _load(path)
+    plan = await _load(path, may_be_empty=True)
     _check_sources(plan, topics, brokers, replication_factor, alone=throttle is not None, takes_factor=True)
+    if plan == []:
+        _report_empty(context)
+        return
     async with context.client() as client:
         moves = plan or []
         if topics:
@@ -318,6 +342,13 @@ async def start(
         under_way=under_way,
         directories=directories,
     )
+
+
+def _report_empty(context: Context) -> None:
+    if context.output.is_json:
+        context.output.document({"changed": False, "offset": None, "partitions": []})
+    else:
+        context.output.text("nothing to do: the plan names no partitions")
 
 
 async def _place(

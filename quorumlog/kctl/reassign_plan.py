@@ -49,16 +49,16 @@ class Move:
 # The JSON form
 
 
-def parse(text: str, name: str = "the plan") -> list[Move]:
+def parse(text: str, name: str = "the plan", *, may_be_empty: bool = False) -> list[Move]:
     """Parse a plan in the form of FORM, or the output of `kctl reassign generate -o json`.
 
-    name: the plan's name in error messages.
+    name: the plan's name in error messages.  may_be_empty: accept a plan without partitions.
 
     Raises:
         ClusterError: INVALID_PLAN, with the position and the problem.
     """
     try:
-        return _parsed(_json(text))
+        return _parsed(_json(text), may_be_empty)
     except ValueError as error:
         raise ClusterError(
             ApiError.INVALID_PLAN, f"{name} is not a plan: {error}", f"expected: {FORM}; {_MAKE}"
@@ -77,7 +77,7 @@ def _json(text: str) -> Any:
         raise ValueError("not readable as JSON: nested too deeply, or a number is too long") from None
 
 
-def _parsed(document: Any) -> list[Move]:
+def _parsed(document: Any, may_be_empty: bool) -> list[Move]:
     """Raises: ValueError."""
     if isinstance(document, dict) and "plan" in document:
         document = document["plan"]
@@ -88,7 +88,7 @@ def _parsed(document: Any) -> list[Move]:
     rows = document.get("partitions")
     _require("partitions" in document, "it has no `partitions`")
     _require(isinstance(rows, list), "`partitions` is not a list")
-    _require(bool(rows), "it names no partitions")
+    _require(bool(rows) or may_be_empty, "it names no partitions")
     _require(
         len(rows) <= PLAN_PARTITIONS_MAX,
         f"it names {counted(len(rows), 'partition')}; the limit is {PLAN_PARTITIONS_MAX}",

@@ -6,6 +6,7 @@ from tests.mutants import Mutant
 
 ADMIN_TESTS = "tests/unit/quorumlog/kctl/test_admin_commands.py"
 DATA_TESTS = "tests/unit/quorumlog/kctl/test_data.py"
+REASSIGN_TESTS = "tests/unit/quorumlog/kctl/test_reassign.py"
 
 MUTANTS = (
     Mutant(
@@ -24,6 +25,20 @@ MUTANTS = (
         "        if wait and not dry_run:\n",
         "        if wait and altered.changed:\n",
         (f"{ADMIN_TESTS}::test_the_wait_option_waits_for_the_brokers_also_if_an_earlier_command_made_the_change",),
+    ),
+    Mutant(
+        "kctl reassign generate forgets the replicas that already leave a drained broker",
+        "quorumlog/kctl/reassign.py",
+        "        current, planned = [*current, *leaving], [*planned, *leaving]\n",
+        "",
+        (f"{REASSIGN_TESTS}::test_draining_a_broker_again_waits_for_the_replicas_that_already_leave_it",),
+    ),
+    Mutant(
+        "kctl reassign cancel accepts an empty plan and cancels all reassignments",
+        "quorumlog/kctl/reassign.py",
+        "async def _load(path: str | None, *, may_be_empty: bool = False)",
+        "async def _load(path: str | None, *, may_be_empty: bool = True)",
+        (f"{REASSIGN_TESTS}::test_draining_an_empty_broker_succeeds_and_changes_nothing",),
     ),
     Mutant(
         "kctl makes a change that the user declined",

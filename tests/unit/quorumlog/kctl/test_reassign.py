@@ -248,6 +248,44 @@ def test_start_does_not_wait_if_the_plan_is_already_satisfied(
     assert asked(cluster, rpcs.LIST_REASSIGNMENTS) == 1
 
 
+def test_draining_a_broker_again_waits_for_the_replicas_that_already_leave_it(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.replies[rpcs.DESCRIBE_TOPICS] = described((11, 13, 12), (11, 13))
+    [leaving, _] = cluster.replies[rpcs.DESCRIBE_TOPICS].topics[0].partitions
+    leaving.removing.append(12)
+    drain = ["reassign", "generate", "--topic", "t", "--drain", "12"]
+
+    def planned(*options: str) -> Any:
+        assert run([*drain, *options]) == 0
+        captured = capsys.readouterr()
+        assert "0 replicas would be copied" in captured.err
+        return json.loads(captured.out)
+
+    row = {"topic": "t", "partition": 0, "replicas": [11, 13]}
+    assert planned()["partitions"] == planned("--brokers", "11,13")["partitions"] == [row]
+    assert planned("--replication-factor", "2")["partitions"] == [row]
+    assert planned("--brokers", "11")["partitions"] == planned("--replication-factor", "1")["partitions"] == []
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, ""))
+    with typed(monkeypatch, planned()):
+        assert run([*START, "--wait", "--timeout", "0.3"]) == 4
+    assert "already under way to the same replicas; waiting for it" in capsys.readouterr().err
+
+
+def test_draining_an_empty_broker_succeeds_and_changes_nothing(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["reassign", "generate", "--topic", "t", "--drain", "12"]) == 0
+    with typed(monkeypatch, json.loads(capsys.readouterr().out)):
+        assert run([*START, "--wait"]) == 0
+        assert capsys.readouterr().out == "nothing to do: the plan names no partitions\n"
+        assert run([*START, "--throttle", "1M", "-o", "json"]) == 0
+        assert json.loads(capsys.readouterr().out) == {"changed": False, "offset": None, "partitions": []}
+        assert run(["reassign", "cancel", "--plan", "-"]) == 2  # it must not cancel all reassignments
+        assert run(["reassign", "verify", "--plan", "-"]) == 2
+    assert asked(cluster, rpcs.ALTER_REASSIGNMENTS) == 0
+
+
 @pytest.mark.usefixtures("plan")
 def test_start_with_a_different_throttle_reports_a_change(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
