@@ -196,15 +196,16 @@ def _plan(image: ClusterImage, wanted: Wanted, replace: bool, keep_factor: bool,
         return Outcome(ApiError.UNKNOWN_TOPIC_OR_PARTITION, text)
     if not wanted.replicas:
         return _cancel(image, topic, partition, eligible)
-    refusal = _refuse_target(image, partition, wanted)
+    target = target_of(partition)
+    is_satisfied = target == wanted.replicas  # then a broker of the target may have gone down since it was accepted
+    refusal = None if is_satisfied else _refuse_target(image, partition, wanted)
     if refusal is not None:
         return refusal
     count = len(original_of(partition))
     if keep_factor and len(wanted.replicas) != count:
         text = f"{_name(wanted)} has {count} replicas; the target has {len(wanted.replicas)}"
         return Outcome(ApiError.INVALID_REPLICATION_FACTOR, text)
-    target = target_of(partition)
-    if target == wanted.replicas:
+    if is_satisfied:
         so_already = "is already being moved there" if partition.reassigning else "is already there"
         return _Plan(Outcome(ApiError.NONE, f"{_name(wanted)} {so_already}"))
     if partition.reassigning and not replace:

@@ -27,6 +27,13 @@ GROUP_CONFIG_TESTS = "tests/unit/metadata/control/test_group_configs.py"
 
 MUTANTS = (
     Mutant(
+        "a reassignment in progress is refused when it is requested again and its target is down",
+        "metadata/control/reassign.py",
+        "refusal = None if is_satisfied else _refuse_target",
+        "refusal = _refuse_target",
+        (f"{REASSIGN_TESTS}::test_a_target_is_accepted_again_although_one_of_its_brokers_has_gone_down",),
+    ),
+    Mutant(
         "the cancellation of a reassignment deposes a leader in favour of a replica that lacks records",
         "metadata/control/reassign.py",
         "policy_of(image, topic.topic_id) if partition.leader == NO_LEADER else Policy.OFFLINE",

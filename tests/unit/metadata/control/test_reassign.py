@@ -211,6 +211,15 @@ def test_invalid_target_replicas_are_refused(replicas: tuple[int, ...], part: st
     assert part in case.move(*replicas).outcome.message
 
 
+def test_a_target_is_accepted_again_although_one_of_its_brokers_has_gone_down() -> None:
+    case = Case(1, 2, 3)
+    assert case.move(1, 2, 4).changed
+    case.fence(4)
+    again = case.move(1, 2, 4)
+    assert (again.outcome.ok, again.changed) == (True, False)
+    assert "already being moved there" in again.partitions[0].outcome.message
+
+
 def test_a_replica_on_a_fenced_broker_may_stay_unless_the_completion_needs_it_in_sync() -> None:
     case = Case(1, 2, 3)
     case.fence(3)
