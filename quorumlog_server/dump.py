@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -37,7 +38,7 @@ from quorum.core.types import VoterSet
 from quorum.snapshot_file import SnapshotHeader, SnapshotParser, snapshot_name
 from quorum.store import SqliteQuorumStore
 from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL, Identity, find_identity, unused, write_mark
-from quorumlog.errors import ClusterError, CorruptStoreError, QuorumlogError
+from quorumlog.errors import ClusterError, CorruptStoreError, FatalError, QuorumlogError
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import ApiError
 from quorumlog.words import uuid_text
@@ -169,19 +170,43 @@ async def _dump_directory(directory: str, emit: Emit) -> None:
     identity = find_identity(directory)
     if identity is None:
         raise CorruptStoreError(f"{directory}: {IDENTITY} is missing", next_step="give the directory of a node")
-    with tempfile.TemporaryDirectory(prefix="quorumlog-dump-") as folder:
+    with _temporary_folder() as folder:
         copy = os.path.join(folder, QUORUM_FOLDER)
-        os.mkdir(copy)
-        copy_quietly(directory, copy)
-        write_mark(copy, identity)  # else the store would warn that the copy has no mark
+        try:
+            os.mkdir(copy)
+            copy_quietly(directory, copy)
+            write_mark(copy, identity)  # else the store would warn that the copy has no mark
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise _not_copied(f"{copy}: {error.strerror}") from error  # the OSError may name a file of the node
         store = SqliteQuorumStore(copy, Sources.real())
         try:
             await _dump_store(store, directory, identity, emit)
-        except QuorumlogError as error:  # the store's message names the copy
+        except QuorumlogError as error:
+            if isinstance(error, FatalError) and not isinstance(error, CorruptStoreError):  # the disk of the copy
+                raise _not_copied(error.message) from error
+            # The store's message names the copy.
             error.message = error.message.replace(copy, directory)
             raise
         finally:
             await store.close()
+
+
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Raises: ClusterError: no folder for temporary files can be used, for example because all disks are full."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="quorumlog-dump-")
+    except OSError as error:
+        raise _not_copied(str(error.strerror)) from error  # as an OSError, it would mean that the path is missing
+
+
+def _not_copied(cause: str) -> ClusterError:
+    return ClusterError(
+        ApiError.IO_ERROR,
+        f"there is no usable copy of the log in the folder for temporary files: {cause}",
+        "free space there, or set TMPDIR to a folder on another disk",
+    )
 
 
 async def _dump_store(store: SqliteQuorumStore, directory: str, identity: Identity, emit: Emit) -> None:

@@ -8,11 +8,19 @@ COMMANDS = "quorumlog_server/quorum_node.py"
 GENERATIONS = "quorumlog_server/generations.py"
 VOLUNTEER = "quorumlog_server/volunteer.py"
 
+DUMP_TESTS = "tests/unit/quorumlog_server/test_dump.py"
 GENERATION_TESTS = "tests/unit/quorumlog_server/test_generations.py"
 RECOVER_TESTS = "tests/unit/quorumlog_server/test_recover.py"
 VOLUNTEER_TESTS = "tests/unit/quorumlog_server/test_volunteer.py"
 
 MUTANTS = (
+    Mutant(
+        "kctl metadata dump blames the disk of the node if the disk of the copy is full",
+        "quorumlog_server/dump.py",
+        "if error.errno not in (errno.ENOSPC, errno.EDQUOT):",
+        "if error.errno:",
+        (f"{DUMP_TESTS}::test_a_full_disk_of_the_copy_is_not_reported_as_the_disk_of_the_node",),
+    ),
     Mutant(
         "a voter whose log is empty after a snapshot does not leave",
         VOLUNTEER,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,12 @@ from metadata.records import Feature
 from metadata.snapshot import chunks
 from quorum.core.types import LogEnd
 from quorum.ports import StoreWrite
+from quorum.store import SqliteQuorumStore
 from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL
-from quorumlog.errors import ClusterError, CorruptStoreError, QuorumlogError, StoreRefusedError
+from quorumlog.errors import ClusterError, CorruptStoreError, FatalError, QuorumlogError, StoreRefusedError
 from quorumlog.kctl.metadata_dump import Dump
 from quorumlog.wire.v1 import node_pb2
+from quorumlog_server import dump as dumping
 from quorumlog_server.dump import FRAME, dump
 from tests.contract.samples import CLUSTER, base, data, founding, leader_change, snapshot_bytes, state
 from tests.unit.metadata.fake_node import run
@@ -304,6 +308,47 @@ async def test_the_copy_is_deleted_if_the_output_is_not_read_to_its_end(
                 break
         assert os.listdir(temporary)
     assert os.listdir(temporary) == []
+
+
+@pytest.mark.parametrize("when", ["copied", "marked", "opened"])
+async def test_a_full_disk_of_the_copy_is_not_reported_as_the_disk_of_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    await a_log(tmp_path / "quorum")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+
+    def full(source: str, target: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source)  # shutil also names the source
+
+    async def full_database(store: SqliteQuorumStore, *_: object) -> None:
+        raise FatalError(f"{store.directory}/{DATABASE}: database or disk is full (SQLITE_FULL)", "check the disk")
+
+    if when == "opened":
+        monkeypatch.setattr(SqliteQuorumStore, "open", full_database)
+    else:
+        monkeypatch.setattr(*((shutil, "copyfile") if when == "copied" else (dumping, "write_mark")), full)
+    error = (await in_thread(tmp_path)).error
+    assert isinstance(error, ClusterError)
+    assert (error.code, os.listdir(temporary)) == ("IO_ERROR", [])
+    assert str(temporary) in error.message
+    assert f"{tmp_path}/quorum/" not in error.message
+    assert "TMPDIR" in error.next_step
+
+
+async def test_a_machine_without_room_for_temporary_files_is_not_reported_as_a_missing_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await a_log(tmp_path / "quorum")
+
+    def nowhere(**_: object) -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", nowhere)
+    error = (await in_thread(tmp_path)).error
+    assert isinstance(error, ClusterError)
+    assert (error.code, "TMPDIR" in error.next_step) == ("IO_ERROR", True)
 
 
 class StuckProcess:
