@@ -348,8 +348,10 @@ def _save_mark(directory: str, values: dict[str, object]) -> None:
 def move_away(directory: str, why: str) -> str:
     """Rename a directory that no process uses, and return its new path.  The next opening formats an empty directory.
 
+    If the disk fails meanwhile, the next opening completes the renaming.  A refusal changes nothing.
+
     Raises:
-        StoreRefusedError: the directory is in use, or not writable.
+        StoreRefusedError: the directory does not exist, is in use, is not writable, or is a mount point.
         FatalError: the disk fails.
     """
     directory = os.path.abspath(directory)
@@ -360,12 +362,26 @@ def move_away(directory: str, why: str) -> str:
     try:
         lock = Lock(directory)
         try:
+            before = _read_mark(directory)
             _save_mark(directory, {_MOVING_TO: os.path.basename(target)})
-            finish_moving(directory)
+            try:
+                finish_moving(directory)
+            except OSError as error:
+                if error.errno not in _DISK_ERRNOS and os.path.exists(directory):
+                    _save_mark(directory, before)  # otherwise no node could open the directory any more
+                raise
         finally:
             lock.release()
+    except FileNotFoundError as error:
+        raise StoreRefusedError(
+            f"{directory} does not exist",
+            next_step="give the data directory of a node; if the quorum directory was set aside before, start the node",
+        ) from error
     except OSError as error:
-        raise refusal(directory, error) from error
+        refused = refusal(directory, error)
+        if error.errno == errno.EBUSY:
+            refused.next_step = f"it is a mount point: mount an empty disk there, and remove {mark_path(directory)}"
+        raise refused from error
     return target
 
 

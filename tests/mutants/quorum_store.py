@@ -21,6 +21,13 @@ TRIMMING_TESTS = "tests/unit/quorum/store/test_store_trimming.py"
 
 MUTANTS = (
     Mutant(
+        "a quorum directory that cannot be set aside can never be opened again",
+        DIRECTORY,
+        "if error.errno not in _DISK_ERRNOS and os.path.exists(directory):",
+        "if error.errno is None:",
+        (f"{STORE_TESTS}::test_a_quorum_directory_that_is_a_mount_point_stays_usable",),
+    ),
+    Mutant(
         "a snapshot that is taken again overwrites the durable one",
         SNAPSHOTS,
         "_remove(self._part(end))  # a download may",

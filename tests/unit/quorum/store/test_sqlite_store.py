@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import random
@@ -316,8 +317,30 @@ async def test_a_directory_in_use_is_not_set_aside(tmp_path: Path) -> None:
     with pytest.raises(StoreRefusedError, match=f"in use by process {os.getpid()}"):
         move_away(str(tmp_path / "q"), "generation-0")
     await store.close()
-    with pytest.raises(StoreRefusedError, match="ENOENT"):
+    with pytest.raises(StoreRefusedError, match="/never/q does not exist") as refused:
         move_away(str(tmp_path / "never" / "q"), "generation-0")
+    assert "if the quorum directory was set aside before, start the node" in refused.value.next_step
+
+
+async def test_a_quorum_directory_that_is_a_mount_point_stays_usable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = await crashed(tmp_path)
+    mark = Path(mark_path(str(folder)))
+    before = mark.read_text()  # noqa: ASYNC240
+    rename = os.rename
+
+    def busy(source: str, target: str) -> None:
+        if source == str(folder):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), source)
+        rename(source, target)
+
+    monkeypatch.setattr("quorum.store.directory.os.rename", busy)
+    with pytest.raises(StoreRefusedError, match="EBUSY") as refused:
+        move_away(str(folder), "set-aside")
+    assert refused.value.next_step == f"it is a mount point: mount an empty disk there, and remove {mark}"
+    assert mark.read_text() == before  # noqa: ASYNC240
+    assert (await opened(folder))[0] == 12
 
 
 async def test_a_wrong_node_id_is_refused_after_a_crash_and_the_right_one_opens(tmp_path: Path) -> None:
