@@ -79,6 +79,7 @@ async def up(context: Context, directory: str | None, voters: int, brokers: int,
             if is_new:
                 dev_cluster.remove(cluster)
             raise
+        context.interrupted = f"the cluster runs; to stop it: kctl dev down --dir {shlex.quote(cluster.dir)}"
         if await _set_defaults(context, cluster):
             changed = True
     document = {"changed": changed, "offset": None, **await _document(cluster)}

@@ -41,6 +41,16 @@ MUTANTS = (
         (f"{REASSIGN_TESTS}::test_draining_an_empty_broker_succeeds_and_changes_nothing",),
     ),
     Mutant(
+        "kctl dev up says after Ctrl-C that it stopped a cluster that runs",
+        "quorumlog/kctl/dev.py",
+        '        context.interrupted = f"the cluster runs',
+        '        _ = f"the cluster runs',
+        (
+            "tests/unit/quorumlog/kctl/test_dev_cluster.py"
+            "::test_an_interrupt_after_the_start_does_not_say_that_the_nodes_were_stopped",
+        ),
+    ),
+    Mutant(
         "kctl makes a change that the user declined",
         "quorumlog/kctl/losses.py",
         "    if not is_confirmed:\n",

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -150,6 +151,24 @@ def test_a_port_base_that_differs_from_the_clusters_is_refused(
     assert kctl([*up, "--port-base", str(cluster.first_port)]) == 0
     assert kctl([*up, "--port-base", str(base)]) == 5
     assert len(started) == 4
+
+
+def test_an_interrupt_after_the_start_does_not_say_that_the_nodes_were_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def start(*_: object) -> None: ...
+
+    async def set_defaults(*_: object) -> bool:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # as a terminal does
+        await asyncio.sleep(60)
+        return False
+
+    monkeypatch.setattr(dev_cluster, "start", start)
+    monkeypatch.setattr(dev, "_set_defaults", set_defaults)
+    home = tmp_path / "my cluster"
+    assert kctl(["dev", "up", "--dir", str(home), "--voters", "1", "--brokers", "1"]) == 130
+    assert f"the cluster runs; to stop it: kctl dev down --dir '{home}'" in capsys.readouterr().err
+    assert dev_cluster.load(home) is not None
 
 
 def test_two_commands_on_one_folder_exclude_each_other(tmp_path: Path) -> None:
