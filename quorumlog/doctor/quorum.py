@@ -261,7 +261,7 @@ def _paused(cluster: ObservedCluster, leader: ObservedNode, quorum: DescribeQuor
     needed = total // 2 + 1
     silent = [each for each in quorum.voters if _is_silent(each) and each.replica.key.node_id != leader.node_id]
     ids = [each.replica.key.node_id for each in silent]
-    missing = needed - (total - len(silent))
+    missing = max(needed - (total - len(silent)), 1)  # with a short quorum.fetch.timeout.ms, it pauses before SILENT_MS
     down = [voter for voter in ids if cluster.silence_of(voter) is not None]
     if cluster.replaced_voters:
         step = _with_their_disks(ids, missing)

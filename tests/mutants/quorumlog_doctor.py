@@ -79,6 +79,13 @@ MUTANTS = (
         (f"{PARTITION_TESTS}::test_doctor_does_not_drop_a_lost_replica_while_another_broker_is_down",),
     ),
     Mutant(
+        "doctor asks to start 0 voters of a leader that pauses early",
+        "quorumlog/doctor/quorum.py",
+        "max(needed - (total - len(silent)), 1)",
+        "needed - (total - len(silent))",
+        (f"{QUORUM_TESTS}::test_doctor_asks_for_a_voter_if_the_leader_pauses_before_the_others_count_as_silent",),
+    ),
+    Mutant(
         "doctor hands leadership to a voter with a slower disk",
         NODES,
         "faster_than_us == math.inf or fastest_us < faster_than_us",

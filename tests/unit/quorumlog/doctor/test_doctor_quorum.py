@@ -134,6 +134,15 @@ def test_doctor_reports_why_a_leader_is_paused(clinic: Clinic, diagnose: Diagnos
     assert "look at the network between the voters" in findings["PAUSED"]["next"]
 
 
+def test_doctor_asks_for_a_voter_if_the_leader_pauses_before_the_others_count_as_silent(
+    clinic: Clinic, diagnose: Diagnose
+) -> None:
+    clinic.paused = True
+    clinic.silence_voter(2)
+    clinic.statuses[3].last_fetch_ms = 1200  # more than quorum.fetch.timeout.ms of this cluster
+    assert diagnose()[0]["PAUSED"]["next"].startswith("start node 2; if their disks are lost")
+
+
 @pytest.mark.parametrize(
     ("behind", "cause"), [(40, "it has not applied 40 committed records yet"), (0, "is not committed")]
 )
