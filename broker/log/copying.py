@@ -41,8 +41,6 @@ class LogCopy:
 
     size: bytes of the segments that were copied.
     end_offset: end of the records that were copied, or an offset before it in the same segment.
-    may_be_decided: the source may have recorded that the future counts.
-    is_given_up: the move is not possible now, and was given up.
     """
 
     def __init__(self, log: PartitionLog, source: LogDirectory, target: LogDirectory) -> None:
@@ -51,8 +49,6 @@ class LogCopy:
         self.target = target
         self.folder = log.folder_name
         self.end_offset = log.start_offset
-        self.may_be_decided = False
-        self.is_given_up = False
         self.unflushed_bytes = 0
         self._path = future_path(self.folder)
         self._segments: dict[int, _CopiedSegment] = {}

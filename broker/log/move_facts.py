@@ -15,7 +15,7 @@ step 5 makes it the log.  A move has these steps; a crash between any two of the
 6. The source's folder is moved to the strays, and its fact `moving/<folder>` is deleted.
 
 Between the end of step 2 and the end of step 5, a record is acknowledged only if it is durable in both directories (see
-`moves`).  If the source is offline at a start, the future stays as it is, because only the source knows whether the
+`move`).  If the source is offline at a start, the future stays as it is, because only the source knows whether the
 move was decided.  A folder that was already renamed also proves the decision.
 
 The metadata may name the source until the broker has reported the target.  Until then, the stray in the source is not
@@ -224,10 +224,10 @@ async def discard_future(target: Disk, folder: str) -> None:
         await asyncio.get_running_loop().run_in_executor(None, target.remove_tree, future_path(folder))
 
 
-def facts_after(move: FoundMove) -> dict[str, bytes | None]:
+def facts_after(key: LogKey, folder: str) -> dict[str, bytes | None]:
     """Return the facts to change in the source once the move is finished."""
     # The watermark may have been saved once more after the decision.
-    return {moving_fact(move.folder): None, watermark_fact(move.key): None}
+    return {moving_fact(folder): None, watermark_fact(key): None}
 
 
 def _decode(key: str, value: bytes, kind: type[_Fact]) -> _Fact:

@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from broker.log.durability import Durability
-from broker.log.moves import LogMoves
+from broker.log.move import LogMove
 from broker.replica.directories import Directories
 from simulation.kernel.mutation import Mutant, mutant_of
 
@@ -26,7 +26,7 @@ def _acknowledges_meanwhile() -> list[Any]:
 
 @_mutant("a moved replica stays in its former directory as well")
 def _keeps_the_source() -> list[Any]:
-    return [patch.object(LogMoves, "_clean_up", _nothing)]
+    return [patch.object(LogMove, "clean_up", _nothing)]
 
 
 @_mutant("a broker does not report the new directory of a replica")

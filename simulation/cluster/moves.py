@@ -16,7 +16,7 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 from broker.log import copying
-from broker.log import moves as log_moves
+from broker.log import move as log_move
 from quorumlog.client.cluster import Cluster
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address
@@ -34,7 +34,7 @@ SHARE = 0.2
 PIECES = (64, 64, 300, copying.PIECE)
 PIECES_BEFORE_FLUSH = 4
 HOLD_S = 1.0
-"""Replaces `broker.log.moves.HOLD_S`.  It is a fifth of that time, like other times in the simulator."""
+"""Replaces `broker.log.move.HOLD_S`.  It is a fifth of that time, like other times in the simulator."""
 CONNECT_S = 0.5
 REQUEST_S = 1.0
 VERSION = 2
@@ -89,7 +89,7 @@ def in_pieces(plan: ClusterPlan) -> Iterator[None]:
     piece, flush = plan.move_piece, plan.move_piece * PIECES_BEFORE_FLUSH
     with (
         patch.multiple(copying, PIECE=piece, FLUSH_BYTES=flush),
-        patch.multiple(log_moves, NEARLY_DONE=piece, FLUSH_BYTES=flush, HELD_BYTES_MAX=flush, HOLD_S=HOLD_S),
+        patch.multiple(log_move, NEARLY_DONE=piece, FLUSH_BYTES=flush, HELD_BYTES_MAX=flush, HOLD_S=HOLD_S),
     ):
         yield
 
@@ -192,7 +192,7 @@ class DirectoryMoves:
 
 
 def _is_copying(host: Host) -> bool:
-    return host.broker is not None and host.broker.role.logs.moves._copy is not None
+    return host.broker is not None and host.broker.role.logs.moves._move is not None
 
 
 def _is_deciding(host: Host) -> bool:

@@ -36,9 +36,9 @@ class PlaceWatch:
 
     def _on_failed(self, run: BrokerRun, directory_id: UUID) -> None:
         self._failed[run.node_id].add(directory_id)
-        copy = run.context.logs.moves._copy
-        if copy is not None and copy.may_be_decided and copy.source.id == directory_id:
-            self._unknown[run.node_id][copy.log.key] = copy.target.id
+        move = run.context.logs.moves._move
+        if move is not None and move.may_be_decided and move.source.id == directory_id:
+            self._unknown[run.node_id][move.log.key] = move.target.id
 
     def _on_moved(self, run: BrokerRun, key: LogKey) -> None:
         """D3: a moved log is only in its target, unless the source has failed."""
@@ -56,7 +56,7 @@ class PlaceWatch:
         if run is None or not run.recovered:
             return
         logs, unknown = run.context.logs, self._unknown.pop(run.node_id, {})
-        copy = logs.moves._copy
+        move = logs.moves._move
         before, places = self._places.get(run.node_id, {}), {}
         for key in {*before, *logs.logs}:
             found = before.get(key, frozenset())
@@ -70,8 +70,8 @@ class PlaceWatch:
                 if directory.failure is None and not directory.disk.exists(log.folder):
                     continue  # without records, a replica is nowhere: the next start may find an older copy of it
                 found |= {log.directory_id}
-                if copy is not None and copy.log is log and copy.may_be_decided:
-                    found |= {copy.source.id, copy.target.id}
+                if move is not None and move.log is log and move.may_be_decided:
+                    found |= {move.source.id, move.target.id}
                     self._evidence.seen["process ended while a move was decided"] += 1
             if found:
                 places[key] = found

@@ -9,6 +9,7 @@ DURABILITY = "broker/log/durability.py"
 MANAGER = "broker/log/manager.py"
 COPYING = "broker/log/copying.py"
 MOVE_FACTS = "broker/log/move_facts.py"
+MOVE = "broker/log/move.py"
 MOVES = "broker/log/moves.py"
 STRAYS = "broker/log/strays.py"
 UNIT = "tests/unit/broker/log"
@@ -89,9 +90,9 @@ MUTANTS = (
     ),
     Mutant(
         "the copy of a moving log is not flushed before the decision",
-        MOVES,
-        "                await copy.copy_state()\n                await copy.flush()\n                with target",
-        "                await copy.copy_state()\n                with target",
+        MOVE,
+        "                await copy.copy_state()\n                await copy.flush()\n                with self",
+        "                await copy.copy_state()\n                with self",
         (MOVE_CRASHES,),
     ),
     Mutant(
@@ -131,8 +132,8 @@ MUTANTS = (
     ),
     Mutant(
         "a move whose target fails after the decision is not taken back",
-        MOVES,
-        "            await self._take_back(copy, prepared, stray)\n",
+        MOVE,
+        "            await self._take_back(prepared.undone)\n",
         "",
         (f"{MOVE_TESTS}::test_a_target_that_fails_leaves_the_source_unharmed",),
     ),
@@ -152,9 +153,9 @@ MUTANTS = (
     ),
     Mutant(
         "a move fills the file system of its target",
-        MOVES,
-        "return await copy.target.disk.free_bytes() >= copy.missing + SPARE_BYTES",
-        "return True",
+        MOVE,
+        "has_room = await self.target.disk.free_bytes() >= self.copy.missing + SPARE_BYTES",
+        "has_room = True",
         (f"{MOVE_TESTS}::test_a_log_stays_in_its_directory_if_the_target_is_full_and_the_target_stays_usable",),
     ),
     Mutant(
@@ -173,7 +174,7 @@ MUTANTS = (
     ),
     Mutant(
         "an undone move is forgotten at once",
-        MOVES,
+        MOVE,
         "        facts[undone_fact(undone.move)] = encode_fact(undone)",
         "        facts[undone_fact(undone.move)] = None",
         (f"{UNDONE_TESTS}::test_an_interrupted_start_sets_the_copy_of_an_undone_move_aside",),
@@ -181,8 +182,8 @@ MUTANTS = (
     Mutant(
         "an undone move is forgotten while its target is offline",
         MOVES,
-        "                if target is not None and target.failure is None:  # its copy has been set aside",
-        "                if True:",
+        "            if target is not None and target.failure is None:  # its copy has been set aside",
+        "            if True:",
         (f"{UNDONE_TESTS}::test_an_undone_move_is_remembered_while_its_target_is_offline_and_after_a_cancellation",),
     ),
     Mutant(
@@ -194,9 +195,9 @@ MUTANTS = (
     ),
     Mutant(
         "a decided move counts as finished although its source has failed",
-        MOVES,
-        "is_moved = is_decided and log.directory_id == target.id",
-        "is_moved = is_decided",
+        MOVE,
+        "        return self.log.directory_id == self.target.id\n",
+        "        return self.may_be_decided\n",
         (f"{MOVE_TESTS}::test_a_move_whose_source_fails_after_the_decision_has_failed",),
     ),
     Mutant(

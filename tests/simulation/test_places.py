@@ -25,7 +25,7 @@ def ends(watch: PlaceWatch, *, seen_in: UUID | None, failed: set[UUID], has_reco
         logs=logs,
         get=logs.get,
         failed_disks=dict.fromkeys(failed),
-        moves=SimpleNamespace(_copy=None),
+        moves=SimpleNamespace(_move=None),
         _directories={each: SimpleNamespace(failure=each if each in failed else None, disk=disk) for each in (A, B, C)},
     )
     run: Any = SimpleNamespace(recovered=True, node_id=1, context=SimpleNamespace(logs=manager))

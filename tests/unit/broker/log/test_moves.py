@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from broker.core.cleaning import CleaningPolicy
-from broker.log import Appended, LogManager, TimestampOffset, moves
+from broker.log import Appended, LogManager, TimestampOffset, move, moves
 from broker.log.cleaner import CleanerLimits, LogCleaner
 from broker.log.cleaning.ports import LocalWorker
 from broker.log.copying import LogCopy
@@ -183,13 +183,13 @@ async def test_a_move_that_is_being_decided_completes_after_a_cancel(
 ) -> None:
     rig.create()
     await rig.fill(6)
-    may_prepare, prepare = asyncio.Event(), moves.LogMoves._prepare
+    may_prepare, prepare = asyncio.Event(), move.LogMove._prepare
 
-    async def waits(self: moves.LogMoves, copy: LogCopy, now_ms: int) -> Any:
+    async def waits(self: move.LogMove, now_ms: int) -> Any:
         await may_prepare.wait()
-        return await prepare(self, copy, now_ms)
+        return await prepare(self, now_ms)
 
-    monkeypatch.setattr(moves.LogMoves, "_prepare", waits)
+    monkeypatch.setattr(move.LogMove, "_prepare", waits)
     await rig.logs.moves.request({KEY: rig.ids[1]})
     rig.begin()
     await until(lambda: rig.logs.moves._deciding is not None)
@@ -462,7 +462,7 @@ async def test_a_move_whose_directory_fails_does_not_end_a_newer_move(
         raise DiskError("I/O error")
 
     monkeypatch.setattr(of_logs, "_copy_and_decide", superseded)
-    await of_logs._move(log, target)
+    await of_logs._run_move(log, target)
     assert of_logs.targets == {KEY: third}
     of_logs._targets.clear()
 
@@ -541,7 +541,7 @@ async def test_a_target_that_fails_leaves_the_source_unharmed() -> None:
 async def test_a_slow_target_delays_acknowledgements_only_briefly(
     rig: MoveRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moves, "HOLD_S", 0.02)
+    monkeypatch.setattr(move, "HOLD_S", 0.02)
     monkeypatch.setattr(moves, "RETRY_S", 0.01)
     rig.create()
     await rig.fill(3)
@@ -649,7 +649,7 @@ COMPACTED = LogConfig(
 async def test_a_cleaning_while_a_log_is_copied_is_applied_to_the_copy(
     rig: MoveRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moves, "THROTTLE_LOOK_S", 0.01)
+    monkeypatch.setattr(move, "THROTTLE_LOOK_S", 0.01)
     rig.create(COMPACTED)
     _keyed(rig, 40)
     await rig.settle()

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from broker.kafka.api import HostedLog, RequestedMove
-from broker.log import moves as log_moves
+from broker.log import move
 from broker.replica import moves
 from metadata.control.partitions import Assignment, assign_directories
 from metadata.controller import convert
@@ -441,7 +441,7 @@ async def test_a_move_is_refused_if_the_directory_fails_during_the_request(
 
 
 async def test_a_broker_config_limits_the_rate_of_moves(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_moves, "THROTTLE_LOOK_S", 0.01)
+    monkeypatch.setattr(move, "THROTTLE_LOOK_S", 0.01)
     await rig.create((1,))
     for number in range(20):
         await rig.write(b"%d" % number)
