@@ -29,7 +29,7 @@ from broker.core.coordinator.transaction_requests import Outcome
 from broker.core.fetch_session import PartitionKey
 from broker.core.partition import LeaderState
 from broker.core.producer_state import ProducerState
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from broker.replica.replica import Replica
 from broker.replica.table import ReplicaTable
 from metadata.image import is_internal
@@ -178,7 +178,7 @@ class HangingTransactions:
         replica, log = suspect.replica, suspect.replica.log
         if log is None or replica.leader is not suspect.leader:
             return
-        producer = suspect.open.producer_id, suspect.epoch + 1 if is_commit else suspect.epoch
+        producer = ProducerKey(suspect.open.producer_id, suspect.epoch + 1 if is_commit else suspect.epoch)
         marker = Marker(producer, is_commit, max(0, suspect.coordinator_epoch), raises_epoch=is_commit)
         if replica.topic == CONSUMER_OFFSETS:
             code = await self._groups.write_marker(replica.key.index, marker, only_if=suspect.is_still_open)

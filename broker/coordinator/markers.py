@@ -161,8 +161,8 @@ class MarkerSender:
         for topic, index in partitions:
             topics.setdefault(topic, []).append(index)
         wanted = {
-            "producer_id": marker.producer[0],
-            "producer_epoch": marker.producer[1],
+            "producer_id": marker.producer.producer_id,
+            "producer_epoch": marker.producer.epoch,
             "transaction_result": marker.is_commit,
             "coordinator_epoch": marker.coordinator_epoch,
             "topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()],
@@ -172,7 +172,9 @@ class MarkerSender:
         try:
             reply = await self._links.ask(leader, Api.WRITE_TXN_MARKERS, _VERSION, {"markers": [wanted]}, timeout_s)
         except ClusterError as error:
-            logger.debug("markers not written", leader=leader, producer=marker.producer[0], cause=error.message)
+            logger.debug(
+                "markers not written", leader=leader, producer=marker.producer.producer_id, cause=error.message
+            )
             return []
         return [
             (topic.name, each.partition_index)

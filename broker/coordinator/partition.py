@@ -36,7 +36,7 @@ from broker.coordinator.limits import CoordinatorCounters, CoordinatorLimits
 from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.machine import Answer, Machine, Record, Step
 from broker.core.partition import ACKS_ALL, LeaderState
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from broker.log import Appended, PartitionLog, Refused
 from broker.log.produced import Produced
 from broker.log.producers import read_marker
@@ -324,7 +324,7 @@ class Coordinator(Generic[M]):
 
         Raises: BadRecord, UnreadableBatchError.
         """
-        producer = (header.producer_id, header.producer_epoch)
+        producer = ProducerKey(header.producer_id, header.producer_epoch)
         if header.is_control:
             marker = read_marker(batch, header)
             if marker is None:
@@ -443,7 +443,7 @@ class Coordinator(Generic[M]):
         return True
 
     def _append_batch(
-        self, records: list[Record], producer: tuple[int, int] | None, marker: Marker | None
+        self, records: list[Record], producer: ProducerKey | None, marker: Marker | None
     ) -> Appended | Refused:
         """Append a marker, or append records as one batch; they belong to one transaction or to none."""
         wall_ms = self._wall_ms()

@@ -34,7 +34,7 @@ from broker.core.coordinator.transaction_requests import (
     TransactionRequest,
     TransactionSupport,
 )
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from broker.replica.table import ReplicaTable
 from metadata.image import ClusterImage
 from metadata.image.internal_topics import TRANSACTION_STATE
@@ -196,7 +196,7 @@ class TransactionCoordinators:
         return await self._groups.commit_in_transaction(transactional_id, request, self.verify, support, size)
 
     async def verify(
-        self, transactional_id: str, producer: tuple[int, int], partition: Partition, support: TransactionSupport
+        self, transactional_id: str, producer: ProducerKey, partition: Partition, support: TransactionSupport
     ) -> KafkaCode:
         """Ask the coordinator to confirm that a partition is part of a producer's transaction, or to add it (KIP-890).
 
@@ -222,7 +222,7 @@ class TransactionCoordinators:
         return KafkaCode.INVALID_PRODUCER_EPOCH if code is KafkaCode.PRODUCER_FENCED else code
 
     async def _verify(
-        self, transactional_id: str, producer: tuple[int, int], partition: Partition, *, adds: bool
+        self, transactional_id: str, producer: ProducerKey, partition: Partition, *, adds: bool
     ) -> KafkaCode:
         index = self.partition(transactional_id)
         if index == NO_PARTITION:
@@ -237,8 +237,8 @@ class TransactionCoordinators:
             return found if isinstance(found, KafkaCode) else found.errors[0]
         wanted = {
             "transactional_id": transactional_id,
-            "producer_id": producer[0],
-            "producer_epoch": producer[1],
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.epoch,
             "verify_only": not adds,
             "topics": [{"name": partition[0], "partitions": [partition[1]]}],
         }

@@ -34,15 +34,25 @@ _PAIR: Final = struct.Struct(">qq")
 _ROW: Final = struct.Struct(">qqqq")
 
 
+class ProducerKey(NamedTuple):
+    """A producer: its id, and its epoch, which fences earlier producers with the same id."""
+
+    producer_id: int
+    epoch: int
+
+
+NO_PRODUCER: Final = ProducerKey(-1, -1)
+
+
 class Marker(msgspec.Struct, frozen=True):
     """A coordinator's decision about a producer's transaction.  A marker in a log ends the transaction in that log.
 
-    producer: id and epoch.  coordinator_epoch: the leader epoch of the coordinator that decided.
+    coordinator_epoch: the leader epoch of the coordinator that decided.
     raises_epoch: the decision has raised the epoch of the producer to this one, so no batch of the transaction has the
         epoch of the marker.  Logs do not store this field: it is false for a marker that was read from a log.
     """
 
-    producer: tuple[int, int]
+    producer: ProducerKey
     is_commit: bool
     coordinator_epoch: int
     raises_epoch: bool = False

@@ -16,6 +16,7 @@ from broker.core.coordinator.scope_requests import (
     ScopeRequest,
     Winner,
 )
+from broker.core.transactions import ProducerKey
 from broker.kafka.connection import Pending, Reply
 from broker.kafka.coordinated import DecodedRequest
 from quorumlog.wire.errors import KafkaCode
@@ -66,15 +67,17 @@ async def init_scope_producer(asked: DecodedRequest) -> Reply:
             "error_code": found.error,
             "error_message": found.message or None,
             "transactional_id": found.transactional_id,
-            "producer_id": found.producer[0],
-            "producer_epoch": found.producer[1],
+            "producer_id": found.producer.producer_id,
+            "producer_epoch": found.producer.epoch,
         }
     )
 
 
 def end_scope(asked: DecodedRequest) -> Pending:
     request = asked.request
-    winners = tuple([Winner(each.attempt, (each.producer_id, each.producer_epoch)) for each in request.winners])
+    winners = tuple(
+        [Winner(each.attempt, ProducerKey(each.producer_id, each.producer_epoch)) for each in request.winners]
+    )
     wanted = EndScope(request.scope, request.scope_epoch, request.sequence, winners)
     return _one(asked, wanted, lambda found: {"changed": found.changed, "last_sequence": found.sequence})
 
@@ -114,8 +117,8 @@ def _described(found: DescribedScope) -> Values:
         "producers": [
             {
                 "attempt": each.attempt,
-                "producer_id": each.producer[0],
-                "producer_epoch": each.producer[1],
+                "producer_id": each.producer.producer_id,
+                "producer_epoch": each.producer.epoch,
                 "producer_state": each.state,
                 "started": each.started_ms,
                 "partitions": each.partitions,

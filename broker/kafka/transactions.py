@@ -22,7 +22,7 @@ from broker.core.coordinator.transaction_requests import (
     TransactionRequest,
     TransactionSupport,
 )
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from broker.kafka.connection import Pending, Reply
 from broker.kafka.coordinated import DecodedRequest, not_coordinator
 from metadata.image import is_internal
@@ -89,8 +89,8 @@ def _for_version(code: int, version: int, first_with_fenced: int) -> int:
 async def init_producer_id(asked: DecodedRequest) -> Reply:
     """Answer an InitProducerId with a transactional id."""
     request, version = asked.request, asked.version
-    producer = (getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1))
-    if (producer[0] < 0) != (producer[1] < 0):
+    producer = ProducerKey(getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1))
+    if (producer.producer_id < 0) != (producer.epoch < 0):
         return asked.reply({"error_code": KafkaCode.INVALID_REQUEST, "producer_id": -1, "producer_epoch": -1})
     wanted = InitProducer(request.transactional_id, milliseconds(request.transaction_timeout), producer)
     found = await asked.transactions.init_producer(wanted, asked.size)
@@ -112,7 +112,7 @@ def add_partitions(asked: DecodedRequest) -> Pending:
             (
                 AddPartitions(
                     each.transactional_id,
-                    (each.producer_id, each.producer_epoch),
+                    ProducerKey(each.producer_id, each.producer_epoch),
                     _partitions_of(each.topics),
                     each.verify_only,
                     EPOCH_RISES,  # only a leader sends this version, for a client that does not add partitions itself
@@ -122,7 +122,7 @@ def add_partitions(asked: DecodedRequest) -> Pending:
             for each in request.transactions
         ]
     else:
-        producer = (request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        producer = ProducerKey(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
         topics = request.v3_and_below_topics
         add = AddPartitions(request.v3_and_below_transactional_id, producer, _partitions_of(topics))
         wanted = [(add, topics)]
@@ -193,7 +193,7 @@ async def _add_after_creation(asked: DecodedRequest) -> Reply:
 def _add_offsets(asked: DecodedRequest) -> Pending:
     request = asked.request
     partition = (CONSUMER_OFFSETS, asked.groups.partition(request.group_id))
-    producer = (request.producer_id, request.producer_epoch)
+    producer = ProducerKey(request.producer_id, request.producer_epoch)
     add = AddPartitions(request.transactional_id, producer, (partition,))
     future = asked.transactions.call(asked.transactions.partition(add.transactional_id), add, asked.size)
 
@@ -209,7 +209,7 @@ def _add_offsets(asked: DecodedRequest) -> Pending:
 
 async def end_txn(asked: DecodedRequest) -> Reply:
     request, version = asked.request, asked.version
-    producer = (request.producer_id, request.producer_epoch)
+    producer = ProducerKey(request.producer_id, request.producer_epoch)
     client_version = EPOCH_RISES if version >= _FIRST_END_WITH_PRODUCER else 0
     wanted = EndTransaction(request.transactional_id, producer, request.committed, client_version)
     found = await asked.transactions.end_transaction(wanted, asked.size)
@@ -240,7 +240,7 @@ async def txn_offset_commit(asked: DecodedRequest) -> Reply:
         asked.field("generation_id", NO_GENERATION),
         offsets,
     )
-    wanted = TxnOffsetCommit(commit, (request.producer_id, request.producer_epoch))
+    wanted = TxnOffsetCommit(commit, ProducerKey(request.producer_id, request.producer_epoch))
     support = TransactionSupport.OLDEST
     if asked.version >= _FIRST_COMMIT_THAT_ADDS:
         support = TransactionSupport.ADDS
@@ -277,7 +277,7 @@ async def write_markers(asked: DecodedRequest) -> Reply:
     try:
         for each in asked.request.markers:
             raises_epoch = getattr(each, "transaction_version", 0) >= EPOCH_RISES
-            producer = (each.producer_id, each.producer_epoch)
+            producer = ProducerKey(each.producer_id, each.producer_epoch)
             marker = Marker(producer, each.transaction_result, each.coordinator_epoch, raises_epoch)
             for name, index in [(topic.name, index) for topic in each.topics for index in topic.partition_indexes]:
                 writes.append(asyncio.ensure_future(asked.transactions.write_marker(name, index, marker)))
@@ -334,8 +334,8 @@ def _described(found: DescribedTransaction) -> Values:
         "transaction_state": found.state,
         "transaction_timeout": found.timeout_ms,
         "transaction_start_time": found.started_ms,
-        "producer_id": found.producer[0],
-        "producer_epoch": found.producer[1],
+        "producer_id": found.producer.producer_id,
+        "producer_epoch": found.producer.epoch,
         "topics": [{"topic": name, "partitions": indexes} for name, indexes in topics.items()],
     }
 
@@ -379,7 +379,7 @@ def find_outcome(asked: DecodedRequest) -> Pending:
     """Report to a leader how a transaction ended, according to each partition that this broker coordinates."""
     request = asked.request
     partition = (request.topic, request.partition)
-    wanted = FindOutcome((request.producer_id, request.producer_epoch), partition)
+    wanted = FindOutcome(ProducerKey(request.producer_id, request.producer_epoch), partition)
     led = tuple(asked.transactions.led())
     size = asked.size // max(1, len(led))
     futures = [asked.transactions.call(index, wanted, size) for index in led]

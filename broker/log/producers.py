@@ -18,7 +18,7 @@ from collections.abc import Collection
 from crc32c import crc32c
 
 from broker.core.producer_state import CorruptSnapshotError, ProducerState
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from broker.log.durability import Durability
 from broker.log.marks import LogMarks
 from broker.log.segment import segment_path
@@ -39,7 +39,7 @@ def read_marker(data: Buffer, header: BatchHeader, position: int = 0) -> Marker 
     found = parse_marker(data, header, position)
     if found is None:
         return None
-    return Marker((header.producer_id, header.producer_epoch), found.is_commit, found.coordinator_epoch)
+    return Marker(ProducerKey(header.producer_id, header.producer_epoch), found.is_commit, found.coordinator_epoch)
 
 
 class LogProducers:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from broker.core.coordinator.transaction_requests import TransactionSupport
+from broker.core.transactions import ProducerKey
 from broker.kafka.api import ProduceResult
 from broker.log import LogConfig, Refused
 from broker.log.produced import check_produced
@@ -25,7 +26,7 @@ from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import HEADER_SIZE, parse_header
 
-Verify = Callable[[str, tuple[int, int], tuple[str, int], TransactionSupport], Coroutine[Any, Any, KafkaCode]]
+Verify = Callable[[str, ProducerKey, tuple[str, int], TransactionSupport], Coroutine[Any, Any, KafkaCode]]
 """Asks the coordinator of a transactional id whether a partition is in the transaction of a producer (id and epoch).
 Adds the partition if the client expects that."""
 
@@ -123,7 +124,7 @@ class ProduceService:
         )
         if token is None or token.is_confirmed:
             return
-        producer = (header.producer_id, header.producer_epoch)
+        producer = ProducerKey(header.producer_id, header.producer_epoch)
         asking = self.verify(transactional_id, producer, (produce.topic, produce.index), support)
         produce.verifying = asyncio.ensure_future(asking)
 

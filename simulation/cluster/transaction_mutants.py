@@ -13,7 +13,7 @@ from broker.core.coordinator.machine import Record, Step
 from broker.core.coordinator.transaction_machine import TransactionMachine
 from broker.core.coordinator.transaction_records import TransactionState
 from broker.core.producer_state import ACCEPT, ProducerState
-from broker.core.transactions import Transactions
+from broker.core.transactions import ProducerKey, Transactions
 from broker.replica.produce import ProduceService
 from quorumlog.wire.errors import KafkaCode
 from simulation.kernel.mutation import Mutant, mutant_of
@@ -132,8 +132,8 @@ def _time_outs_are_forgotten() -> list[Any]:
 
 @_mutant("a fenced producer may end its transaction")
 def _fenced_may_end() -> list[Any]:
-    def any_epoch(self: TransactionMachine, value: Any, producer: tuple[int, int]) -> KafkaCode:
-        if value is None or value.producer_id != producer[0]:
+    def any_epoch(self: TransactionMachine, value: Any, producer: ProducerKey) -> KafkaCode:
+        if value is None or value.producer_id != producer.producer_id:
             return KafkaCode.INVALID_PRODUCER_ID_MAPPING
         return KafkaCode.NONE
 

@@ -694,8 +694,8 @@ MUTANTS = (
     Mutant(
         "a client's next producer id is unknown until the markers of the previous one are written",
         "broker/core/coordinator/transaction_machine.py",
-        "value.next_id != NO_ID and producer == (value.next_id, 0)",
-        "value.next_id != NO_ID and producer == (value.next_id, 1)",
+        "value.next_id != NO_ID and producer == ProducerKey(value.next_id, 0)",
+        "value.next_id != NO_ID and producer == ProducerKey(value.next_id, 1)",
         (
             "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_the_next_producer_id_waits_for_the_markers_of_the_previous_one",
         ),

@@ -84,15 +84,15 @@ MUTANTS = (
     Mutant(
         "an end does not compare the producers of its winners",
         SCOPES,
-        "if found is None or (found.producer_id, found.producer_epoch) != producer or found.state.is_preparing:",
+        "if found is None or found.producer != producer or found.state.is_preparing:",
         "if found is None or found.state.is_preparing:",
         SEEDS,
     ),
     Mutant(
         "a winner may be aborted already",
         SCOPES,
-        "if found is None or (found.producer_id, found.producer_epoch) != producer or found.state.is_preparing:",
-        "if found is not None and (found.producer_id, found.producer_epoch) != producer:",
+        "if found is None or found.producer != producer or found.state.is_preparing:",
+        "if found is not None and found.producer != producer:",
         SEEDS,
     ),
     Mutant(
@@ -126,8 +126,8 @@ MUTANTS = (
     Mutant(
         "a producer id is used again with the epoch of its markers",
         SCOPES,
-        "            self._free.append((value.producer_id, value.producer_epoch + 1))",
-        "            self._free.append((value.producer_id, value.producer_epoch))",
+        "            self._free.append(ProducerKey(value.producer_id, value.producer_epoch + 1))",
+        "            self._free.append(ProducerKey(value.producer_id, value.producer_epoch))",
         SEEDS,
     ),
     Mutant(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core.producer_state import ProducerState
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from broker.log import Appended
 from broker.log.producers import read_marker
 from quorumlog.client.records import NewRecord, Record, build_batch, decode_batches, stamp
@@ -42,7 +42,7 @@ class TransactionRig(CompactionRig):
         is_open = producer_id in producers.transactions.open
         if known is not None and is_open and random.random() < 0.4:
             raised = known.epoch + (random.random() < 0.4)
-            marker = Marker((producer_id, raised), random.random() < 0.5, 0)
+            marker = Marker(ProducerKey(producer_id, raised), random.random() < 0.5, 0)
             time = random.randrange(1_000, 9_000)
             self._note(self.log.append_marker(marker, time, self.epoch, 0))
             return

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from broker.log import Appended, PartitionLog
 from quorumlog.client.records import NewRecord, Record, build_batch, decode_batches, stamp
 from quorumlog.wire.control_records import parse_marker
@@ -76,7 +76,7 @@ class Twin:
         self.entries.append(Entry(appended.first_offset, appended.end_offset, producer, None, records))
 
     def mark(self, producer: int, *, commit: bool) -> None:
-        appended = self.log.append_marker(Marker((producer, 0), commit, 0), 1_000, self.rig.epoch, 0)
+        appended = self.log.append_marker(Marker(ProducerKey(producer, 0), commit, 0), 1_000, self.rig.epoch, 0)
         assert isinstance(appended, Appended), appended
         self.entries.append(Entry(appended.first_offset, appended.end_offset, producer, commit))
 

@@ -23,7 +23,7 @@ from broker.core.coordinator.records import (
     write_key,
     write_offset,
 )
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from tests.unit.broker.core.coordinator.driver import Cluster
 from tests.unit.broker.core.coordinator.replays import logged
 
@@ -83,9 +83,9 @@ def replay(machine: GroupMachine, batches: list[list[Pair]], transaction: object
     """Replay the batches, with an offset of a transaction before them; return the error, if any."""
     if isinstance(transaction, tuple):
         (key, value), is_open = transaction
-        machine.replay(ToReplay(key, value, (7, 0)))
+        machine.replay(ToReplay(key, value, ProducerKey(7, 0)))
         if not is_open:
-            machine.replay(ToReplay(b"", None, marker=Marker((7, 0), True, 0)))
+            machine.replay(ToReplay(b"", None, marker=Marker(ProducerKey(7, 0), True, 0)))
     base = 0
     try:
         for batch in batches:
@@ -96,7 +96,7 @@ def replay(machine: GroupMachine, batches: list[list[Pair]], transaction: object
             base += len(batch)
     except BadRecord as error:
         return str(error)
-    machine.replay(ToReplay(b"", None, marker=Marker((7, 0), True, 0)))
+    machine.replay(ToReplay(b"", None, marker=Marker(ProducerKey(7, 0), True, 0)))
     assert machine._offsets.count == sum(map(len, machine._offsets._groups.values()))
     assert all(machine._offsets._groups.values()), "a group without offsets"
     return None

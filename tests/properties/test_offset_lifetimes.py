@@ -17,12 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace
 
 from broker.core.coordinator import group_requests as g
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from tests.unit.broker.core.coordinator.driver import GROUP, LIMITS, Cluster, Coordinator
 
 RETENTION_MS = 10_000
 SHORT = replace(LIMITS, offsets_retention_ms=RETENTION_MS, expiry_interval_ms=1_000)
-PRODUCERS = ((7, 0), (8, 0))
+PRODUCERS = (ProducerKey(7, 0), ProducerKey(8, 0))
 PARTITIONS = (0, 1)
 TIMES_MS = st.sampled_from([1, 6_000, RETENTION_MS])
 
@@ -53,20 +53,20 @@ class Offsets(RuleBasedStateMachine):
     # -- what happens
 
     @rule(partition=st.sampled_from(PARTITIONS), producer=st.sampled_from([None, *PRODUCERS]))
-    def a_client_commits(self, partition: int, producer: tuple[int, int] | None) -> None:
+    def a_client_commits(self, partition: int, producer: ProducerKey | None) -> None:
         offset = len(self.commits)
         wanted = g.OffsetCommit(GROUP, "", None, g.NO_GENERATION, (g.OffsetToCommit("sales", partition, offset),))
         request: g.GroupRequest = wanted if producer is None else g.TxnOffsetCommit(wanted, producer)
         (result,) = self.coordinator.ask(request).results
         assert result.error.name == "NONE", result
-        of, state = (None, State.COUNTS) if producer is None else (producer[0], State.PENDING)
+        of, state = (None, State.COUNTS) if producer is None else (producer.producer_id, State.PENDING)
         self.commits.append(Commit(partition, offset, self.topic, self.coordinator.wall_ms, of, state))
 
     @rule(producer=st.sampled_from(PRODUCERS), is_commit=st.booleans())
-    def a_transaction_ends(self, producer: tuple[int, int], is_commit: bool) -> None:
+    def a_transaction_ends(self, producer: ProducerKey, is_commit: bool) -> None:
         self.coordinator.ask(g.EndOffsetTransaction(Marker(producer, is_commit, 0)))
         for each in self.commits:
-            if each.state is State.PENDING and each.producer == producer[0]:
+            if each.state is State.PENDING and each.producer == producer.producer_id:
                 each.state = State.COUNTS if is_commit else State.DROPPED
 
     @rule()
@@ -89,7 +89,7 @@ class Offsets(RuleBasedStateMachine):
 
     @rule(producer=st.sampled_from(PRODUCERS), waits_ms=st.tuples(TIMES_MS, TIMES_MS), is_new_topic=st.booleans())
     def a_transaction_replaces_an_offset(
-        self, producer: tuple[int, int], waits_ms: tuple[int, int], is_new_topic: bool
+        self, producer: ProducerKey, waits_ms: tuple[int, int], is_new_topic: bool
     ) -> None:
         """Single steps would rarely form this sequence."""
         self.a_client_commits(0, None)

@@ -25,7 +25,6 @@ from broker.core.coordinator.transaction_records import (
     write_transaction_key,
 )
 from broker.core.coordinator.transaction_requests import (
-    NO_PRODUCER,
     AddPartitions,
     EndTransaction,
     InitProducer,
@@ -33,7 +32,7 @@ from broker.core.coordinator.transaction_requests import (
     WriteMarkers,
 )
 from broker.core.producer_state import Accept, Duplicate, ProducerState, Refuse
-from broker.core.transactions import Marker
+from broker.core.transactions import NO_PRODUCER, Marker, ProducerKey
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.coordinator.test_transaction_machine import ID, WALL, Rig
 from tests.unit.broker.core.test_producer_state import B
@@ -57,7 +56,7 @@ class Client:
     """ending: the decision whose answer the client does not have yet."""
 
     version: int
-    producer: tuple[int, int]
+    producer: ProducerKey
     transaction: Transaction
     sequences: dict[Partition, int] = field(default_factory=dict)
     ending: bool | None = None
@@ -70,7 +69,7 @@ class Late:
 
     client: Client
     transaction: Transaction
-    producer: tuple[int, int]
+    producer: ProducerKey
     sequence: int
     partition: Partition
 
@@ -83,10 +82,10 @@ class Log:
     end: int = 0
     opened: dict[int, list[Transaction]] = field(default_factory=lambda: defaultdict(list))
 
-    def write(self, producer: tuple[int, int], sequence: int, transaction: Transaction) -> None:
-        batch = B(sequence, sequence, producer[1], producer[0], is_transactional=True)
+    def write(self, producer: ProducerKey, sequence: int, transaction: Transaction) -> None:
+        batch = B(sequence, sequence, producer.epoch, producer.producer_id, is_transactional=True)
         self.state.apply(batch, self.end, self.end + 1)
-        self.opened[producer[0]].append(transaction)
+        self.opened[producer.producer_id].append(transaction)
         self.end += 1
 
     def mark(self, marker: Marker) -> None:
@@ -154,7 +153,7 @@ class Story:
             client.is_dead = code not in RETRIED
 
     def append(
-        self, version: int, producer: tuple[int, int], sequence: int, partition: Partition, transaction: Transaction
+        self, version: int, producer: ProducerKey, sequence: int, partition: Partition, transaction: Transaction
     ) -> KafkaCode:
         """Append a batch as its leader does."""
         log = self.logs[partition]
@@ -165,7 +164,7 @@ class Story:
             if code is not KafkaCode.NONE:
                 return KafkaCode(code)
             token.is_confirmed = True
-        batch = B(sequence, sequence, producer[1], producer[0], is_transactional=True)
+        batch = B(sequence, sequence, producer.epoch, producer.producer_id, is_transactional=True)
         verdict = log.state.check(batch, 0, token)
         if isinstance(verdict, Refuse):
             return verdict.code

@@ -105,6 +105,7 @@ from broker.core.coordinator.share.requests import (
 from broker.core.coordinator.share.service import ShareService
 from broker.core.coordinator.sweep import Sweeper
 from broker.core.coordinator.transactional_offsets import PendingOffsets
+from broker.core.transactions import ProducerKey
 from quorumlog.wire.errors import KafkaCode
 
 if TYPE_CHECKING:
@@ -167,11 +168,11 @@ class GroupMachine:
         """
         marker = record.marker
         if marker is not None:
-            self._pending_offsets.end(marker.producer[0], self._offsets, is_commit=marker.is_commit)
+            self._pending_offsets.end(marker.producer.producer_id, self._offsets, is_commit=marker.is_commit)
             return
         offset = split_offset_key(record.key)
         if offset is not None and record.producer is not None:
-            self._pending_offsets.add(record.producer[0], *offset, record.value)
+            self._pending_offsets.add(record.producer.producer_id, *offset, record.value)
             return
         if offset is not None:
             self._offsets.apply(*offset, record.value)
@@ -193,7 +194,7 @@ class GroupMachine:
         else:
             self.unknown_records += 1
 
-    def replay_batch(self, records: list[LoggedRecord], producer: tuple[int, int] | None) -> None:
+    def replay_batch(self, records: list[LoggedRecord], producer: ProducerKey | None) -> None:
         """Apply the records of one batch; see `Machine.replay_batch`."""
         if producer is not None:
             replay_each(self.replay, records, producer)
@@ -279,7 +280,7 @@ class GroupMachine:
             case TxnOffsetCommit():
                 self._commit(step, call, request.commit, request.producer)
             case EndOffsetTransaction():
-                places = self._pending_offsets.of_producer(request.marker.producer[0])
+                places = self._pending_offsets.of_producer(request.marker.producer.producer_id)
                 step.append(b"", None, marker=request.marker)
                 step.answer(call, None)
                 self._sweeper.transaction_ended(places)
@@ -395,9 +396,7 @@ class GroupMachine:
                 membership.leave(step, group, call, request)
         self._settle(group)
 
-    def _commit(
-        self, step: GroupStep, call: int, request: OffsetCommit, producer: tuple[int, int] | None = None
-    ) -> None:
+    def _commit(self, step: GroupStep, call: int, request: OffsetCommit, producer: ProducerKey | None = None) -> None:
         group = self._groups.get(request.group)
         error = self._name_error(request.group, may_be_empty=True)
         if error is KafkaCode.NONE and request.group in self._shares.groups:

@@ -36,7 +36,7 @@ from broker.core.coordinator.consumer.requests import (
     SubscribedTopics,
 )
 from broker.core.coordinator.share.requests import ShareGroupLimits, ShareRequest
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from quorumlog.wire.errors import KafkaCode
 
 NO_GENERATION = -1
@@ -325,7 +325,7 @@ class TxnOffsetCommit(msgspec.Struct, frozen=True):
     """Commit offsets within the transaction of a producer (id and epoch).  The response is an OffsetCommitResponse."""
 
     commit: OffsetCommit
-    producer: tuple[int, int]
+    producer: ProducerKey
 
     @property
     def group(self) -> str:

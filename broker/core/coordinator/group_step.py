@@ -10,7 +10,7 @@ from broker.core.coordinator.group_requests import GroupConfigs, GroupLimits
 from broker.core.coordinator.machine import Record
 from broker.core.coordinator.share.requests import ShareGroupLimits
 from broker.core.coordinator.step_builder import StepBuilder
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 
 
 class GroupStep(StepBuilder):
@@ -48,7 +48,7 @@ class GroupStep(StepBuilder):
         self,
         key: bytes,
         value: bytes | None,
-        producer: tuple[int, int] | None = None,
+        producer: ProducerKey | None = None,
         marker: Marker | None = None,
     ) -> None:
         """Append a record, and apply it.  producer, marker: see `Record`."""

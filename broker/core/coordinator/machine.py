@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from broker.core.coordinator.fields import BadRecord
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 
 if TYPE_CHECKING:
     from quorumlog.wire._record_scan import Record as LoggedRecord
@@ -29,14 +29,14 @@ Limits_contra = TypeVar("Limits_contra", contravariant=True)
 class Record(msgspec.Struct, frozen=True):
     """One record of the internal topic.  A value of None is a tombstone.
 
-    producer: id and epoch of the producer to whose transaction the record belongs; None without a transaction.
+    producer: the producer to whose transaction the record belongs; None without a transaction.
     marker: set only if this record is a transaction marker.  Such a record has an empty key and no value, and the
         marker names its own producer.
     """
 
     key: bytes
     value: bytes | None
-    producer: tuple[int, int] | None = None
+    producer: ProducerKey | None = None
     marker: Marker | None = None
 
 
@@ -74,7 +74,7 @@ class Machine(Protocol[Request_contra, Limits_contra]):
         """
         ...
 
-    def replay_batch(self, records: list[LoggedRecord], producer: tuple[int, int] | None) -> None:
+    def replay_batch(self, records: list[LoggedRecord], producer: ProducerKey | None) -> None:
         """Apply consecutive records of one batch, as `replay` does one at a time.
 
         producer: see `Record`.
@@ -122,7 +122,7 @@ class Machine(Protocol[Request_contra, Limits_contra]):
 
 
 def replay_each(
-    replay: Callable[[Record], None], records: Iterable[LoggedRecord], producer: tuple[int, int] | None = None
+    replay: Callable[[Record], None], records: Iterable[LoggedRecord], producer: ProducerKey | None = None
 ) -> None:
     """Replay records one at a time; see `Machine.replay_batch`."""
     for record in records:

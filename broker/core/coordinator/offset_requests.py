@@ -34,6 +34,7 @@ from broker.core.coordinator.group_step import GroupStep
 from broker.core.coordinator.offsets import Offsets, key_of, place_of
 from broker.core.coordinator.records import NO_TIME, OffsetValue, offset_rest, write_offset
 from broker.core.coordinator.subscription import CONSUMER
+from broker.core.transactions import ProducerKey
 from quorumlog.wire.errors import KafkaCode
 
 _TIME_MAX_MS = 2**63 - 1
@@ -73,12 +74,12 @@ def commit(
     request: OffsetCommit,
     offsets: Offsets,
     topics: Topics,
-    producer: tuple[int, int] | None = None,
+    producer: ProducerKey | None = None,
 ) -> None:
     """Commit offsets, after `commit_error` has returned NONE.  A refused offset does not affect the others.
 
     If the offsets exceed a limit together, all of them are refused.
-    producer: the id and epoch of the producer in whose transaction they are committed; None outside a transaction.
+    producer: the producer in whose transaction they are committed; None outside a transaction.
     """
     keeps_default = request.retention_ms <= NO_RETENTION
     expire_ms = NO_TIME if keeps_default else min(step.wall_ms + request.retention_ms, _TIME_MAX_MS)

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from broker.core.transactions import NO_PRODUCER, ProducerKey
 from quorumlog.wire.errors import KafkaCode
 
-NO_PRODUCER: Final = (-1, -1)
 NO_EPOCH: Final = -1
 
 
@@ -78,7 +78,7 @@ class InitScopeProducerResponse(msgspec.Struct, frozen=True):
     error: KafkaCode
     message: str = ""
     transactional_id: str = ""
-    producer: tuple[int, int] = NO_PRODUCER
+    producer: ProducerKey = NO_PRODUCER
     needs_id: bool = False
 
 
@@ -86,7 +86,7 @@ class Winner(NamedTuple):
     """A producer to commit."""
 
     attempt: str
-    producer: tuple[int, int]
+    producer: ProducerKey
 
 
 class EndScope(msgspec.Struct, frozen=True):
@@ -131,7 +131,7 @@ class DescribedProducer(NamedTuple):
     """started_ms: ms since the epoch; -1 before the first partition."""
 
     attempt: str
-    producer: tuple[int, int]
+    producer: ProducerKey
     state: str
     started_ms: int
     partitions: int

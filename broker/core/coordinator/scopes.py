@@ -66,6 +66,7 @@ from broker.core.coordinator.scope_requests import (
 from broker.core.coordinator.transaction_records import TransactionState, TransactionValue
 from broker.core.coordinator.transaction_requests import TransactionLimits
 from broker.core.coordinator.transaction_step import TransactionStep
+from broker.core.transactions import ProducerKey
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.scope_names import (
     SCOPE_MAX_BYTES,
@@ -116,7 +117,7 @@ class Scopes:
         """For each scope that is ending, the decided transactional ids that are not complete yet."""
         self._begun: Final[set[str]] = set()
         """The transactional ids whose producer this coordinator has begun; soft state."""
-        self._free: Final[deque[tuple[int, int]]] = deque()
+        self._free: Final[deque[ProducerKey]] = deque()
         """The ids of complete producers that this coordinator had begun, each with its next epoch; soft state."""
         self._sweep: list[str] = []
         self._epoch_max = 0
@@ -309,12 +310,12 @@ class Scopes:
         step.append(name, TransactionValue(*producer, request.timeout_ms, _State.EMPTY, (), step.wall_ms))
         return InitScopeProducerResponse(KafkaCode.NONE, "", name, producer)
 
-    def _next_producer(self, continued: TransactionValue | None, fresh_id: int | None) -> tuple[int, int] | None:
+    def _next_producer(self, continued: TransactionValue | None, fresh_id: int | None) -> ProducerKey | None:
         if continued is not None and continued.producer_epoch < EPOCH_MAX:
-            return continued.producer_id, continued.producer_epoch + 1
+            return ProducerKey(continued.producer_id, continued.producer_epoch + 1)
         if self._free:
             return self._free.popleft()
-        return None if fresh_id is None else (fresh_id, 0)
+        return None if fresh_id is None else ProducerKey(fresh_id, 0)
 
     def _abort_one(self, step: TransactionStep, name: str, value: TransactionValue) -> None:
         step.note(f"transaction of {name} aborted by a new producer, producer {value.producer_id}")
@@ -341,7 +342,7 @@ class Scopes:
         for attempt, producer in request.winners:
             member = transactional_id(name, attempt)
             found = self._ids[member] if member in members else None  # a name with slashes may belong to another scope
-            if found is None or (found.producer_id, found.producer_epoch) != producer or found.state.is_preparing:
+            if found is None or found.producer != producer or found.state.is_preparing:
                 text = f"winner {attempt} was aborted or replaced; abort this sequence, and write it again"
                 return EndScopeResponse(KafkaCode.INVALID_TXN_STATE, text, False, known.sequence)
         changed = replace(known, sequence=request.sequence)
@@ -387,10 +388,9 @@ class Scopes:
         producers = []
         for member in self._members.get(name, {}):
             found = self._ids[member]
-            producer = (found.producer_id, found.producer_epoch)
             producers.append(
                 DescribedProducer(
-                    attempt_of(member), producer, found.state.label, found.started_ms, len(found.partitions)
+                    attempt_of(member), found.producer, found.state.label, found.started_ms, len(found.partitions)
                 )
             )
         return DescribedScope(
@@ -416,7 +416,7 @@ class Scopes:
         value, is_ours = self._ids[name], name in self._begun
         step.append(name, None)
         if is_ours and value.producer_epoch < EPOCH_MAX and len(self._free) < self.limits.scopes.free_ids_max:
-            self._free.append((value.producer_id, value.producer_epoch + 1))
+            self._free.append(ProducerKey(value.producer_id, value.producer_epoch + 1))
         if scope in self._ending and not self._ending[scope]:
             self._finish(step, scope)
         return True

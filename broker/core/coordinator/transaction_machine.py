@@ -67,7 +67,6 @@ from broker.core.coordinator.transaction_records import (
     read_transaction_key,
 )
 from broker.core.coordinator.transaction_requests import (
-    NO_PRODUCER,
     AddPartitions,
     AddPartitionsResponse,
     DescribedTransaction,
@@ -89,6 +88,7 @@ from broker.core.coordinator.transaction_requests import (
     WriteMarkers,
 )
 from broker.core.coordinator.transaction_step import TransactionStep
+from broker.core.transactions import NO_PRODUCER, ProducerKey
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.scope_names import is_reserved
 
@@ -125,7 +125,7 @@ class TransactionMachine:
         self._heap: list[tuple[int, str]] = []
         """Times at which open transactions are checked.  An entry is valid if `_watched` has its time for the id."""
         self._watched: Final[dict[str, int]] = {}
-        self._continued: Final[dict[str, tuple[int, int]]] = {}
+        self._continued: Final[dict[str, ProducerKey]] = {}
         """For each id, the producer that the last InitProducer continued; soft state.  The entry identifies a repeated
         request.  A new producer of the id removes it, because the earlier producer must not get the same epoch."""
         self._sweep_ms: int | None = None
@@ -153,7 +153,7 @@ class TransactionMachine:
             self._ids[name] = read_transaction(record.value)
         self._scopes.id_changed(name)
 
-    def replay_batch(self, records: list[LoggedRecord], producer: tuple[int, int] | None) -> None:
+    def replay_batch(self, records: list[LoggedRecord], producer: ProducerKey | None) -> None:
         """Apply the records of one batch; see `Machine.replay_batch`."""
         replay_each(self.replay, records, producer)
 
@@ -251,14 +251,14 @@ class TransactionMachine:
             self._continued[request.transactional_id] = request.producer
         return InitProducerResponse(KafkaCode.NONE, value.producer)
 
-    def _producer_error(self, value: TransactionValue | None, producer: tuple[int, int]) -> KafkaCode:
-        if value is not None and value.next_id != NO_ID and producer == (value.next_id, 0):
+    def _producer_error(self, value: TransactionValue | None, producer: ProducerKey) -> KafkaCode:
+        if value is not None and value.next_id != NO_ID and producer == ProducerKey(value.next_id, 0):
             return KafkaCode.CONCURRENT_TRANSACTIONS  # the client knows its next id before the markers are written
-        if value is None or value.producer_id != producer[0]:
+        if value is None or value.producer_id != producer.producer_id:
             return KafkaCode.INVALID_PRODUCER_ID_MAPPING
         if value.producer_epoch > EPOCH_MAX:
             return KafkaCode.PRODUCER_FENCED  # no client has this epoch, and a record cannot store the next one
-        return KafkaCode.NONE if value.producer_epoch == producer[1] else KafkaCode.PRODUCER_FENCED
+        return KafkaCode.NONE if value.producer_epoch == producer.epoch else KafkaCode.PRODUCER_FENCED
 
     def _add(self, step: TransactionStep, request: AddPartitions) -> tuple[KafkaCode, ...]:
         name, wanted = request.transactional_id, request.partitions
@@ -327,7 +327,7 @@ class TransactionMachine:
             previous_id=NO_ID,
         )
         self._decide(step, name, changed)
-        return EndTransactionResponse(KafkaCode.NONE, changed.producer if next_id == NO_ID else (next_id, 0))
+        return EndTransactionResponse(KafkaCode.NONE, changed.producer if next_id == NO_ID else ProducerKey(next_id, 0))
 
     def _abort(
         self, step: TransactionStep, name: str, value: TransactionValue, cause: str, client_version: int
@@ -399,7 +399,7 @@ class TransactionMachine:
 
     # -- events
 
-    def awaits_markers(self, name: str, producer: tuple[int, int]) -> bool:
+    def awaits_markers(self, name: str, producer: ProducerKey) -> bool:
         """Return whether a transaction of this producer is decided, and not every partition has its marker yet."""
         value = self._ids.get(name)
         return value is not None and value.state.is_preparing and value.producer == producer
@@ -491,7 +491,7 @@ class TransactionMachine:
         return TransactionStep(now_ms, self._wall_ms(), self.replay)
 
 
-def _is_repeated(value: TransactionValue, producer: tuple[int, int]) -> bool:
+def _is_repeated(value: TransactionValue, producer: ProducerKey) -> bool:
     """Return whether an EndTransaction with this producer repeats the request that made the current state (KIP-890).
 
     This is also true if a timeout has aborted the transaction, so that the producer can continue.
@@ -499,10 +499,10 @@ def _is_repeated(value: TransactionValue, producer: tuple[int, int]) -> bool:
     if value.client_version < EPOCH_RISES or value.state in (_State.EMPTY, _State.ONGOING):
         return False
     if value.previous_id != NO_ID:  # the client continued with another producer id
-        return producer == (value.previous_id, EPOCH_MAX) and value.producer_epoch == 0
+        return producer == ProducerKey(value.previous_id, EPOCH_MAX) and value.producer_epoch == 0
     if value.producer_epoch > EPOCH_MAX and not value.state.is_preparing:
         return False  # aborted by its timeout, and no client may continue with this epoch
-    return producer == (value.producer_id, value.producer_epoch - 1)
+    return producer == ProducerKey(value.producer_id, value.producer_epoch - 1)
 
 
 def _order_markers(

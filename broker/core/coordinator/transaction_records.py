@@ -23,6 +23,7 @@ from broker.core.coordinator.fields import (
     tagged,
     uvarint,
 )
+from broker.core.transactions import ProducerKey
 
 NO_TIME = -1
 NO_ID = -1
@@ -93,9 +94,8 @@ class TransactionValue(msgspec.Struct, frozen=True):
     previous_id: int = NO_ID
 
     @property
-    def producer(self) -> tuple[int, int]:
-        """Id and epoch of the producer."""
-        return self.producer_id, self.producer_epoch
+    def producer(self) -> ProducerKey:
+        return ProducerKey(self.producer_id, self.producer_epoch)
 
 
 def read_transaction_key(data: bytes) -> str | None:

@@ -13,9 +13,8 @@ import msgspec
 
 from broker.core.coordinator.scope_requests import ScopeLimits, ScopeRequest
 from broker.core.coordinator.transaction_records import Partition
+from broker.core.transactions import NO_PRODUCER, ProducerKey
 from quorumlog.wire.errors import KafkaCode
-
-NO_PRODUCER = (-1, -1)
 
 
 class TransactionSupport(IntEnum):
@@ -66,12 +65,12 @@ class InitProducer(msgspec.Struct, frozen=True):
     """Make a client the producer of a transactional id: abort the open transaction, and fence earlier producers.
 
     fresh_id: an unused producer id; None if the caller has none yet.
-    producer: the current id and epoch of the client; NO_PRODUCER for a new client.
+    producer: the client's current id and epoch; NO_PRODUCER for a new client.
     """
 
     transactional_id: str
     timeout_ms: int
-    producer: tuple[int, int] = NO_PRODUCER
+    producer: ProducerKey = NO_PRODUCER
     fresh_id: int | None = None
 
 
@@ -79,7 +78,7 @@ class InitProducerResponse(msgspec.Struct, frozen=True):
     """needs_id: nothing was done; repeat the request with a fresh id."""
 
     error: KafkaCode
-    producer: tuple[int, int] = NO_PRODUCER
+    producer: ProducerKey = NO_PRODUCER
     needs_id: bool = False
 
 
@@ -91,7 +90,7 @@ class AddPartitions(msgspec.Struct, frozen=True):
     """
 
     transactional_id: str
-    producer: tuple[int, int]
+    producer: ProducerKey
     partitions: tuple[Partition, ...]
     verify_only: bool = False
     client_version: int = 0
@@ -111,7 +110,7 @@ class EndTransaction(msgspec.Struct, frozen=True):
     """
 
     transactional_id: str
-    producer: tuple[int, int]
+    producer: ProducerKey
     is_commit: bool
     client_version: int = 0
     fresh_id: int | None = None
@@ -121,7 +120,7 @@ class EndTransactionResponse(msgspec.Struct, frozen=True):
     """producer: the client's next id and epoch.  needs_id: nothing was done; repeat the request with a fresh id."""
 
     error: KafkaCode
-    producer: tuple[int, int] = NO_PRODUCER
+    producer: ProducerKey = NO_PRODUCER
     needs_id: bool = False
 
 
@@ -129,7 +128,7 @@ class MarkersWritten(msgspec.Struct, frozen=True):
     """Report that these partitions have the marker of the transaction, or do not exist any more."""
 
     transactional_id: str
-    producer: tuple[int, int]
+    producer: ProducerKey
     partitions: tuple[Partition, ...]
 
 
@@ -145,7 +144,7 @@ class DescribedTransaction(msgspec.Struct, frozen=True):
     state: str = ""
     timeout_ms: int = 0
     started_ms: int = -1
-    producer: tuple[int, int] = NO_PRODUCER
+    producer: ProducerKey = NO_PRODUCER
     partitions: tuple[Partition, ...] = ()
 
 
@@ -193,7 +192,7 @@ class FindOutcome(msgspec.Struct, frozen=True):
     partition: the partition in which the transaction is open.
     """
 
-    producer: tuple[int, int]
+    producer: ProducerKey
     partition: Partition
 
 
@@ -213,7 +212,7 @@ class WriteMarkers(msgspec.Struct, frozen=True):
     """
 
     transactional_id: str
-    producer: tuple[int, int]
+    producer: ProducerKey
     is_commit: bool
     partitions: tuple[Partition, ...]
     client_version: int = 0

@@ -42,6 +42,7 @@ from broker.core.coordinator.share.states import (
     write_key,
     write_snapshot,
 )
+from broker.core.transactions import ProducerKey
 from quorumlog.wire.errors import KafkaCode
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class ShareStateMachine:
         else:
             self._archiving.pop(key, None)
 
-    def replay_batch(self, records: list[LoggedRecord], producer: tuple[int, int] | None) -> None:
+    def replay_batch(self, records: list[LoggedRecord], producer: ProducerKey | None) -> None:
         """Apply the records of one batch; see `Machine.replay_batch`."""
         replay_each(self.replay, records, producer)
 

@@ -12,6 +12,7 @@ from broker.coordinator.partition import Coordinator, State
 from broker.coordinator.shell import CoordinatorShell
 from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.machine import Answer, Machine, Record, Step, replay_each
+from broker.core.transactions import ProducerKey
 from broker.replica.replica import Replica
 from quorumlog.wire._record_scan import Record as LoggedRecord
 from tests.unit.broker.replica.rig import Rig
@@ -35,7 +36,7 @@ class Counting(Machine[str, None]):
         self.loads = 0
         self.is_closed = False
         self.replayed_at_once: list[int] = []
-        self.replayed: list[tuple[bytes | None, tuple[int, int] | None]] = []
+        self.replayed: list[tuple[bytes | None, ProducerKey | None]] = []
         self.forgotten: list[int] = []
         self._parked: list[tuple[int, int]] = []
 
@@ -52,7 +53,7 @@ class Counting(Machine[str, None]):
             raise BadRecord(f"{record.value!r} is not a number")
         self.count = int(record.value)
 
-    def replay_batch(self, records: list[LoggedRecord], producer: tuple[int, int] | None) -> None:
+    def replay_batch(self, records: list[LoggedRecord], producer: ProducerKey | None) -> None:
         self.replayed_at_once.append(len(records))
         replay_each(self.replay, records, producer)
 

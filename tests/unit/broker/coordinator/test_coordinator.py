@@ -12,7 +12,7 @@ from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.partition import State
 from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.machine import Answer, Record, Step
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from broker.log import Refused
 from broker.log.produced import Produced
 from quorumlog.client.records import NewRecord, build_batch, decode_batches
@@ -82,7 +82,7 @@ async def test_an_operation_after_a_transaction_marker_sees_the_appended_marker(
     marked: list[int] = []
 
     def end(machine: Counting, call: int, now_ms: int) -> Step:
-        marker = Marker((7, 0), is_commit=True, coordinator_epoch=0)
+        marker = Marker(ProducerKey(7, 0), is_commit=True, coordinator_epoch=0)
         return Step((Record(b"", None, marker=marker),), (Answer(call, None),))
 
     def look(machine: Counting, call: int, now_ms: int) -> Step:
@@ -131,8 +131,8 @@ async def test_a_new_leader_replays_the_log(bench: Bench) -> None:
 async def test_a_load_replays_transactional_records_with_their_producer(bench: Bench) -> None:
     await bench.create(1)
     await bench.serving()
-    marker = Marker((7, 0), is_commit=True, coordinator_epoch=0)
-    records = [Record(b"count", b"8", (7, 0)), Record(b"", None, marker=marker)]
+    marker = Marker(ProducerKey(7, 0), is_commit=True, coordinator_epoch=0)
+    records = [Record(b"count", b"8", ProducerKey(7, 0)), Record(b"", None, marker=marker)]
 
     def write(machine: Counting, call: int, now_ms: int) -> Step:
         return Step((records.pop(0),), (Answer(call, None),))

@@ -8,6 +8,7 @@ import pytest
 
 from broker.coordinator.transactions import TransactionCoordinators
 from broker.core.coordinator.transaction_requests import InitProducer, InitProducerResponse
+from broker.core.transactions import ProducerKey
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.replica.rig import Rig
@@ -33,7 +34,8 @@ def coordinators(rig: Rig, fresh_id: int | None, answers: list[Any], sent: list[
 
 async def test_a_request_that_needs_a_fresh_id_is_repeated_with_it(rig: Rig) -> None:
     sent: list[Any] = []
-    needs_id, done = InitProducerResponse(KafkaCode.NONE, needs_id=True), InitProducerResponse(KafkaCode.NONE, (7, 0))
+    needs_id = InitProducerResponse(KafkaCode.NONE, needs_id=True)
+    done = InitProducerResponse(KafkaCode.NONE, ProducerKey(7, 0))
     transactions = coordinators(rig, 7, [needs_id, done], sent)
     assert await transactions.init_producer(REQUEST, 10) == done
     assert sent == [REQUEST, InitProducer("t", 60_000, fresh_id=7)]
@@ -47,7 +49,7 @@ async def test_without_a_fresh_id_the_client_is_told_to_try_again(rig: Rig) -> N
     assert sent == [REQUEST]
 
 
-@pytest.mark.parametrize("answer", [KafkaCode.NOT_COORDINATOR, InitProducerResponse(KafkaCode.NONE, (5, 1))])
+@pytest.mark.parametrize("answer", [KafkaCode.NOT_COORDINATOR, InitProducerResponse(KafkaCode.NONE, ProducerKey(5, 1))])
 async def test_a_request_that_needs_no_fresh_id_is_sent_once(rig: Rig, answer: Any) -> None:
     sent: list[Any] = []
     found = await coordinators(rig, 7, [answer], sent).init_producer(REQUEST, 10)

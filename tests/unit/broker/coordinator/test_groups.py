@@ -24,6 +24,7 @@ from broker.core.coordinator.group_requests import (
     TxnOffsetCommit,
 )
 from broker.core.coordinator.transaction_requests import TransactionSupport
+from broker.core.transactions import ProducerKey
 from broker.log.producers import LogProducers
 from metadata.control.partitions_count import remove_partitions
 from metadata.control.topics import delete_topics
@@ -223,7 +224,7 @@ async def test_an_offset_commit_that_is_cancelled_while_it_is_verified_leaves_no
     async def verify(*_: Any) -> KafkaCode:
         return await never
 
-    request = TxnOffsetCommit(OffsetCommit("g", "", None, -1, ALL), (7, 0))
+    request = TxnOffsetCommit(OffsetCommit("g", "", None, -1, ALL), ProducerKey(7, 0))
     commit = bench.groups.commit_in_transaction("x", request, verify, TransactionSupport.ADDS, 10)
     waiting = asyncio.create_task(commit)
     producers = bench.groups.shell.producers(0)
@@ -247,7 +248,7 @@ async def test_an_offset_commit_that_finds_a_damaged_producer_state_takes_the_lo
 
     await bench.serving()
     monkeypatch.setattr(LogProducers, "state", property(fail))
-    request = TxnOffsetCommit(OffsetCommit("g", "", None, -1, ALL), (7, 0))
+    request = TxnOffsetCommit(OffsetCommit("g", "", None, -1, ALL), ProducerKey(7, 0))
     found = await bench.groups.commit_in_transaction("x", request, verify, TransactionSupport.ADDS, 10)
     assert found is KafkaCode.NOT_COORDINATOR
     assert bench.groups.shell.led() == []
@@ -263,7 +264,7 @@ async def commits(
         return await answers[-1]
 
     def commit() -> asyncio.Task[Any]:
-        request = TxnOffsetCommit(OffsetCommit("g", "", None, -1, ALL), (7, 0))
+        request = TxnOffsetCommit(OffsetCommit("g", "", None, -1, ALL), ProducerKey(7, 0))
         return asyncio.create_task(
             bench.groups.commit_in_transaction("x", request, verify, TransactionSupport.ADDS, 10)
         )

@@ -22,7 +22,7 @@ from broker.core.coordinator.group_requests import (
 )
 from broker.core.coordinator.transaction_requests import Outcome, TransactionSupport
 from broker.core.producer_state import ProducerState
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from broker.log.produced import check_produced
 from metadata.image.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from quorumlog.errors import ClusterError
@@ -219,7 +219,7 @@ async def commit(bench: Bench, offset: int) -> None:
     async def verify(*_: Any) -> KafkaCode:
         return KafkaCode.NONE
 
-    request = TxnOffsetCommit(OffsetCommit("g", "", None, -1, (OffsetToCommit("t", 0, offset),)), (7, 0))
+    request = TxnOffsetCommit(OffsetCommit("g", "", None, -1, (OffsetToCommit("t", 0, offset),)), ProducerKey(7, 0))
     response = await bench.groups.commit_in_transaction("x", request, verify, TransactionSupport.ADDS, 10)
     assert [each.error for each in response.results] == [KafkaCode.NONE]
 
@@ -256,7 +256,7 @@ async def test_a_transaction_is_not_ended_if_it_commits_offsets_in_the_same_turn
         now = producers.get(7)
         return now is not None and now.end_offset == seen
 
-    marker = Marker((7, 0), False, 0)
+    marker = Marker(ProducerKey(7, 0), False, 0)
     committing = asyncio.create_task(commit(bench, 6))
     ending = asyncio.create_task(bench.groups.write_marker(0, marker, only_if=is_unchanged))
     async with asyncio.timeout(WAIT_S):
@@ -274,7 +274,7 @@ async def test_a_marker_voids_a_confirmation_unless_the_decision_has_raised_the_
     producers = bench.groups.shell.producers(0)
     assert producers is not None
     async with asyncio.timeout(WAIT_S):
-        await bench.groups.write_marker(0, Marker((7, 0), False, 0))
+        await bench.groups.write_marker(0, Marker(ProducerKey(7, 0), False, 0))
         token = confirmed(producers, 7, epoch=1)
-        await bench.groups.write_marker(0, Marker((7, 1), False, 0, raises_epoch))
+        await bench.groups.write_marker(0, Marker(ProducerKey(7, 1), False, 0, raises_epoch))
     assert producers.is_verified(7, 1, token) is raises_epoch

@@ -22,6 +22,7 @@ from broker.coordinator.transactions import TransactionCoordinators
 from broker.core.coordinator.share.states import ReadState, ShareKey, StateResponse, WriteState
 from broker.core.coordinator.transaction_requests import TransactionSupport
 from broker.core.fetch_session import PartitionKey
+from broker.core.transactions import ProducerKey
 from broker.kafka.api import ProduceResult
 from metadata.image.internal_topics import SHARE_GROUP_STATE, TRANSACTION_STATE
 from quorumlog.errors import ClusterError, RemoteProtocolError
@@ -220,7 +221,7 @@ async def test_an_unknown_code_from_a_transaction_coordinator_becomes_unknown_se
     transactions = TransactionCoordinators(
         rig.role.table, nothing, nothing, nothing, nothing, lambda _: ("a", 1), Sources.real()
     )
-    code = await transactions.verify("id", (7, 0), (TOPIC, 0), TransactionSupport.ABORTABLE)
+    code = await transactions.verify("id", ProducerKey(7, 0), (TOPIC, 0), TransactionSupport.ABORTABLE)
     assert code is KafkaCode.UNKNOWN_SERVER_ERROR
     await transactions.close()
 

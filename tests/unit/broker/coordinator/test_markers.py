@@ -23,7 +23,7 @@ from broker.core.coordinator.transaction_requests import (
     TransactionLimits,
     WriteMarkers,
 )
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from metadata.image.internal_topics import TRANSACTION_STATE
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
@@ -31,7 +31,7 @@ from tests.unit.broker.coordinator.counting import WAIT_S, WALL_MS, until
 from tests.unit.broker.replica.rig import Rig
 
 T0, T1 = ("t", 0), ("t", 1)
-EFFECT = WriteMarkers("x", (7, 1), True, (T0, T1), 2)
+EFFECT = WriteMarkers("x", ProducerKey(7, 1), True, (T0, T1), 2)
 LIMITS = CoordinatorLimits(marker_retry_min_ms=1, marker_retry_max_ms=2)
 
 
@@ -130,7 +130,7 @@ async def test_a_decision_without_partitions_is_reported_once_the_coordinator_ha
 ) -> None:
     """The sender and the coordinator share the event loop, so the sender must sleep after each refusal."""
     place.is_full = True
-    place.sender.order(place.coordinator, WriteMarkers("x", (7, 1), False, (), 2))
+    place.sender.order(place.coordinator, WriteMarkers("x", ProducerKey(7, 1), False, (), 2))
     await until(lambda: place.refused > 1)
     place.is_full = False
     await place.done()
@@ -209,7 +209,7 @@ async def test_a_transaction_that_ends_while_its_machine_is_loaded_anew_gets_no_
         rig.cluster.create(TRANSACTION_STATE, (1,))
         await rig.learn()
         await until(lambda: shell.count(State.SERVING) == 1)
-        producer = (7, 0)
+        producer = ProducerKey(7, 0)
         await ask(InitProducer("x", 60_000, fresh_id=7))
         await ask(AddPartitions("x", producer, (T0,)))
         await ask(EndTransaction("x", producer, is_commit=True))
@@ -233,5 +233,5 @@ async def test_a_marker_to_the_topic_of_transactions_is_refused() -> None:
     """The coordinator of the partition could not load a marker, and would stop."""
     nothing: Any = None
     writer = MarkerWriter(nothing, nothing, lambda: 0, 1_000)
-    code = await writer.write(TRANSACTION_STATE, 0, Marker((1, 0), True, 0))
+    code = await writer.write(TRANSACTION_STATE, 0, Marker(ProducerKey(1, 0), True, 0))
     assert code == KafkaCode.INVALID_TOPIC_EXCEPTION

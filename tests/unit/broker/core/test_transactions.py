@@ -16,7 +16,7 @@ from broker.core.producer_state import (
     Refuse,
     Verification,
 )
-from broker.core.transactions import AbortedTransaction, Marker, Transactions
+from broker.core.transactions import AbortedTransaction, Marker, ProducerKey, Transactions
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.test_producer_state import B, code_of
 
@@ -43,7 +43,7 @@ class Log(NamedTuple):
 
     def end(self, producer_id: int, *, commit: bool = True, epoch: int = 0, coordinator: int = 0) -> int:
         batch = B(-1, -1, epoch, producer_id, is_control=True, is_transactional=True)
-        return self._apply(batch, Marker((producer_id, epoch), commit, coordinator))
+        return self._apply(batch, Marker(ProducerKey(producer_id, epoch), commit, coordinator))
 
     def _apply(self, batch: B, marker: Marker | None = None) -> int:
         offset = self.ends[-1]
@@ -211,14 +211,14 @@ def test_markers_of_old_producers_and_coordinators_are_refused(log: Log) -> None
     log.write(1, epoch=2)
     log.end(1, epoch=2, coordinator=5)
     check = log.state.check_marker
-    assert check(Marker((1, 2), True, 5)) == Accept()
-    old = check(Marker((1, 1), True, 5))
+    assert check(Marker(ProducerKey(1, 2), True, 5)) == Accept()
+    old = check(Marker(ProducerKey(1, 1), True, 5))
     assert isinstance(old, Refuse)
     assert old.code is KafkaCode.INVALID_PRODUCER_EPOCH
-    stranger = check(Marker((1, 3), True, 4))
+    stranger = check(Marker(ProducerKey(1, 3), True, 4))
     assert isinstance(stranger, Refuse)
     assert stranger.code is KafkaCode.TRANSACTION_COORDINATOR_FENCED
-    assert check(Marker((9, 0), False, 0)) == Accept()
+    assert check(Marker(ProducerKey(9, 0), False, 0)) == Accept()
 
 
 def test_a_batch_of_the_next_epoch_waits_for_the_marker_of_the_previous_transaction(log: Log) -> None:
@@ -238,7 +238,7 @@ def test_a_batch_of_the_next_epoch_waits_for_the_marker_of_the_previous_transact
 
 def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(log: Log) -> None:
     log.write(1)
-    marker = Marker((1, 1), True, 0, raises_epoch=True)
+    marker = Marker(ProducerKey(1, 1), True, 0, raises_epoch=True)
     assert log.state.check_marker(marker) == Accept()
     offset = log.end(1, epoch=1)
     assert log.state.check_marker(marker) == Duplicate(offset, offset + 1)
@@ -246,7 +246,7 @@ def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(log: Log) -> 
     late = log.state.check_marker(marker)
     assert isinstance(late, Refuse)
     assert late.code is KafkaCode.INVALID_PRODUCER_EPOCH
-    assert log.state.check_marker(Marker((1, 2), True, 0, raises_epoch=True)) == Accept()
+    assert log.state.check_marker(Marker(ProducerKey(1, 2), True, 0, raises_epoch=True)) == Accept()
 
 
 def test_a_new_transaction_is_refused_while_too_many_aborted_ones_are_stored(

@@ -60,7 +60,7 @@ class Transactions(NoTransactions):
         if topic == "stuck":
             await self.stuck.wait()
             return int(KafkaCode.REQUEST_TIMED_OUT)
-        return int(KafkaCode.NONE if marker.producer[0] == 7 else KafkaCode.INVALID_PRODUCER_EPOCH)
+        return int(KafkaCode.NONE if marker.producer.producer_id == 7 else KafkaCode.INVALID_PRODUCER_EPOCH)
 
     async def commit_offsets(
         self, transactional_id: str, request: TxnOffsetCommit, support: TransactionSupport, size: int

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from broker.log import Appended, LogConfig, LogManager
 from broker.log.cleaner import CleanerLimits, LogCleaner
 from broker.log.cleaning.job import CleanJob, Finished, Replacement, run_job
@@ -124,7 +124,7 @@ def test_a_marker_of_an_earlier_epoch_does_not_prevent_a_cleaning() -> None:
         seal(transaction, header._replace(attributes=header.attributes | TRANSACTIONAL_FLAG))
         token = confirmed(rig.log.producers, 1)
         assert isinstance(rig.log.append_as_leader(bytes(transaction), 0, 0, token), Appended)
-        assert isinstance(rig.log.append_marker(Marker((1, 0), True, 0), 1_000, 0, 0), Appended)
+        assert isinstance(rig.log.append_marker(Marker(ProducerKey(1, 0), True, 0), 1_000, 0, 0), Appended)
         later = bytearray(batch_at(0, (b"a", bytes(100))))
         stamp(later, 1, 1, 0)
         assert isinstance(rig.log.append_as_leader(bytes(later), 0, 0), Appended)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from broker.log import Appended, LogConfig, PartitionLog, Refused, segment
 from broker.log.segment import segment_path
 from quorumlog.errors import CorruptStoreError
@@ -29,7 +29,7 @@ def write(log: PartitionLog, producer_id: int, sequence: int = 0, *, epoch: int 
 
 
 def end(log: PartitionLog, producer_id: int, *, commit: bool = True, epoch: int = 0) -> int:
-    appended = log.append_marker(Marker((producer_id, epoch), commit, 0), 1_000, 0, 0)
+    appended = log.append_marker(Marker(ProducerKey(producer_id, epoch), commit, 0), 1_000, 0, 0)
     assert isinstance(appended, Appended), appended
     return appended.first_offset
 

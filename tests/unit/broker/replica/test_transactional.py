@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.core.coordinator.transaction_requests import TransactionSupport
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from broker.kafka.api import FetchPartition, FetchPlan, FetchReply, ProduceResult
 from broker.log.producers import LogProducers
 from quorumlog.errors import CorruptStoreError
@@ -31,10 +31,10 @@ class Coordinator:
         rig.replicas.produces.verify = self._verify
 
     async def _verify(
-        self, transactional_id: str, producer: tuple[int, int], partition: tuple[str, int], support: TransactionSupport
+        self, transactional_id: str, producer: ProducerKey, partition: tuple[str, int], support: TransactionSupport
     ) -> KafkaCode:
-        self.asked.append((producer[0], support))
-        return await self.answers.setdefault(producer[0], asyncio.get_running_loop().create_future())
+        self.asked.append((producer.producer_id, support))
+        return await self.answers.setdefault(producer.producer_id, asyncio.get_running_loop().create_future())
 
     def answer(self, producer_id: int, code: KafkaCode = KafkaCode.NONE) -> None:
         loop = asyncio.get_running_loop()
@@ -137,12 +137,12 @@ async def test_the_next_transaction_waits_for_the_marker_of_the_previous_transac
     following = produce(rig, 7, epoch=1)
     await settle()
     assert (rig.log.end_offset, len(coordinator.asked)) == (1, 2)
-    marked = rig.hosted().append_marker(Marker((7, 1), True, 0, raises_epoch=True), 0, 60_000)
+    marked = rig.hosted().append_marker(Marker(ProducerKey(7, 1), True, 0, raises_epoch=True), 0, 60_000)
     assert rig.log.end_offset == 2
     assert following.done() is False
     await rig.role.logs.flush_all([rig.log])
     assert (await marked).error_code == KafkaCode.NONE
-    again = await rig.hosted().append_marker(Marker((7, 1), True, 0, raises_epoch=True), 0, 60_000)
+    again = await rig.hosted().append_marker(Marker(ProducerKey(7, 1), True, 0, raises_epoch=True), 0, 60_000)
     assert (again.error_code, rig.log.end_offset) == (KafkaCode.NONE, 2)
 
 
@@ -156,10 +156,10 @@ async def test_a_confirmed_batch_is_verified_again_after_a_marker_that_did_not_r
     """
     coordinator.answer(7)
     await produce_and_flush(rig, 7)
-    rig.hosted().append_marker(Marker((7, 0), True, 0), 0, 60_000)
+    rig.hosted().append_marker(Marker(ProducerKey(7, 0), True, 0), 0, 60_000)
     del coordinator.answers[7]
     confirmed(rig.log.producers, 7, epoch=1)
-    rig.hosted().append_marker(Marker((7, 1), False, 0, raises_epoch), 0, 60_000)
+    rig.hosted().append_marker(Marker(ProducerKey(7, 1), False, 0, raises_epoch), 0, 60_000)
     asked, end = len(coordinator.asked), rig.log.end_offset
     late = produce(rig, 7, epoch=1)
     await settle()
@@ -172,7 +172,7 @@ async def test_a_repeated_marker_is_answered_once_the_first_marker_is_committed(
 ) -> None:
     coordinator.answer(7)
     await produce_and_flush(rig, 7)
-    marker = Marker((7, 1), True, 0, raises_epoch=True)
+    marker = Marker(ProducerKey(7, 1), True, 0, raises_epoch=True)
     first, copy = (rig.hosted().append_marker(marker, 0, 60_000) for _ in range(2))
     assert (rig.log.end_offset, first.done(), copy.done()) == (2, False, False)
     await rig.role.logs.flush_all([rig.log])

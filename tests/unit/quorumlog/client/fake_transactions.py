@@ -15,6 +15,7 @@ from broker.core.coordinator.transaction_requests import (
     ListTransactionsResponse,
     TransactionRequest,
 )
+from broker.core.transactions import ProducerKey
 from broker.kafka.transactions import NoTransactions
 from quorumlog.wire.errors import KafkaCode
 
@@ -52,4 +53,4 @@ class FakeTransactions(NoTransactions):
 def ongoing(name: str, producer_id: int, *partitions: tuple[str, int]) -> DescribedTransaction:
     """Return a transactional id with an open transaction in these partitions, or without one."""
     state = "Ongoing" if partitions else "CompleteCommit"
-    return DescribedTransaction(name, KafkaCode.NONE, state, 60_000, -1, (producer_id, 0), partitions)
+    return DescribedTransaction(name, KafkaCode.NONE, state, 60_000, -1, ProducerKey(producer_id, 0), partitions)

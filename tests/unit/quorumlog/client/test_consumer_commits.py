@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker.core.coordinator import group_requests as g
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from quorumlog.client import ClusterError, Consumer, TopicPartition
 from quorumlog.client.consumer_group import ConsumerGroup
 from quorumlog.client.membership import Phase
@@ -22,7 +22,7 @@ from tests.unit.quorumlog.client.fake_cluster import FakeBrokers
 from tests.unit.quorumlog.client.fake_groups import GroupsOfCluster, commit_offsets, coordinator_of, group_brokers
 
 GROUP = "b"
-PRODUCER = (7, 0)
+PRODUCER = ProducerKey(7, 0)
 PLACES = TopicPartition("t", 0), TopicPartition("t", 1)
 TIMEOUT_S = 20.0
 

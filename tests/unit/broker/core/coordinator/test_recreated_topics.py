@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from broker.core.coordinator import group_requests as g
 from broker.core.coordinator import records as r
 from broker.core.coordinator.sweep import OFFSETS_PER_SLICE_MAX
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from tests.unit.broker.core.coordinator.consumer.driver import ConsumerClient
 from tests.unit.broker.core.coordinator.consumer.driver import joined as consumers_joined
 from tests.unit.broker.core.coordinator.driver import GROUP, LIMITS, WALL_MS, Cluster, Coordinator, Member, topic_id
 
-PRODUCER = (7, 0)
+PRODUCER = ProducerKey(7, 0)
 
 
 def at(partition: int, offset: int = 42) -> g.OffsetToCommit:

@@ -30,6 +30,7 @@ from broker.core.coordinator.transaction_records import (
     write_transaction_key,
 )
 from broker.core.coordinator.transaction_requests import FindOutcome, InitProducer, Outcome
+from broker.core.transactions import ProducerKey
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.scope_names import transactional_id
 from tests.unit.broker.core.coordinator.scope_rig import LIMITS, SCOPE, T0, T1, WALL, ScopeRig
@@ -86,7 +87,7 @@ def test_an_end_raises_the_epoch_of_each_producer_so_that_late_batches_are_refus
     winner, loser = rig.staged(epoch, "a", T0), rig.staged(epoch, "b", T0)
     rig.end(epoch, 0, winner)
     for each, effect in zip((winner, loser), rig.effects, strict=True):
-        assert effect.producer == (each.producer[0], each.producer[1] + 1)
+        assert effect.producer == (each.producer.producer_id, each.producer.epoch + 1)
         assert rig.add(each, T1, verify=True) == [KafkaCode.PRODUCER_FENCED]
     rig.mark()
     for each in (winner, loser):
@@ -153,7 +154,7 @@ def test_an_end_that_names_an_invalid_winner_is_refused_and_changes_nothing(rig:
         case "unknown":
             bad = Winner("x", bad.producer)
         case "epoch":
-            bad = Winner("b", (bad.producer[0], bad.producer[1] + 1))
+            bad = Winner("b", ProducerKey(bad.producer.producer_id, bad.producer.epoch + 1))
         case "replaced":
             assert rig.begin(epoch, "b").error is KafkaCode.CONCURRENT_TRANSACTIONS
             rig.mark()
@@ -391,7 +392,7 @@ def test_a_producer_that_begins_again_fences_its_predecessor(rig: ScopeRig) -> N
     epoch = rig.open()
     old = rig.staged(epoch, "a")
     new = rig.staged(epoch, "a", T0)
-    assert new.producer == (old.producer[0], old.producer[1] + 1)
+    assert new.producer == (old.producer.producer_id, old.producer.epoch + 1)
     assert rig.add(old, T0) == [KafkaCode.PRODUCER_FENCED]
     assert rig.begin(epoch, "a").error is KafkaCode.CONCURRENT_TRANSACTIONS
     assert decisions(rig) == {A: False}
@@ -406,7 +407,7 @@ def test_a_reused_producer_id_starts_above_the_epoch_of_its_last_markers(rig: Sc
     marker = rig.effects[0].producer
     rig.mark()
     second = rig.staged(epoch, "b", T0)
-    assert second.producer == (first.producer[0], marker[1] + 1)
+    assert second.producer == (first.producer.producer_id, marker[1] + 1)
     assert rig.next_id == 101
     rig.fail_over()
     assert rig.state_of(second) == "Ongoing"
@@ -446,7 +447,7 @@ def outage(rig: ScopeRig, request: pytest.FixtureRequest) -> Outage:
     rig.mark()
     fetched = len(rig.log)
     current = rig.staged(epoch, "b", T0)
-    assert current.producer[0] == deleted.producer[0]
+    assert current.producer.producer_id == deleted.producer.producer_id
     return Outage(epoch, rig.log[:missed] + rig.log[fetched:], deleted, current)
 
 
@@ -504,7 +505,7 @@ def test_an_id_whose_epochs_are_used_up_is_not_used_again(rig: ScopeRig) -> None
     rig.staged(epoch, "a", T0)
     last = TransactionValue(101, EPOCH_MAX, 10_000, TransactionState.ONGOING, (T0,), WALL, WALL)
     rig.machine.replay(Record(write_transaction_key(A), write_transaction(last)))
-    assert rig.end(epoch, 1, Winner("a", (101, EPOCH_MAX))).changed
+    assert rig.end(epoch, 1, Winner("a", ProducerKey(101, EPOCH_MAX))).changed
     assert rig.effects[0].producer == (101, EPOCH_MAX + 1)
     rig.mark()
     assert rig.staged(epoch, "b").producer == (102, 0)

@@ -21,6 +21,7 @@ from broker.core.coordinator.transaction_requests import (
     TransactionLimits,
     WriteMarkers,
 )
+from broker.core.transactions import NO_PRODUCER, ProducerKey
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.coordinator.replays import replay_log
 
@@ -74,22 +75,22 @@ class Rig:
         replay_log(self.machine, self.log)
         self.take(self.machine.loaded(self.now))
 
-    def init(self, timeout_ms: int = 10_000, producer: tuple[int, int] = (-1, -1)) -> InitProducerResponse:
+    def init(self, timeout_ms: int = 10_000, producer: ProducerKey = NO_PRODUCER) -> InitProducerResponse:
         found: InitProducerResponse = self.ask(InitProducer(ID, timeout_ms, producer))
         if found.needs_id:
             self.next_id += 1
             found = self.ask(InitProducer(ID, timeout_ms, producer, self.next_id))
         return found
 
-    def begin(self) -> tuple[int, int]:
+    def begin(self) -> ProducerKey:
         found = self.init()
         assert found.error is KafkaCode.NONE
         return found.producer
 
-    def add(self, producer: tuple[int, int], *partitions: Partition, verify: bool = False) -> list[KafkaCode]:
+    def add(self, producer: ProducerKey, *partitions: Partition, verify: bool = False) -> list[KafkaCode]:
         return list(self.ask(AddPartitions(ID, producer, partitions, verify)).errors)
 
-    def end(self, producer: tuple[int, int], *, commit: bool = True) -> KafkaCode:
+    def end(self, producer: ProducerKey, *, commit: bool = True) -> KafkaCode:
         error: KafkaCode = self.ask(EndTransaction(ID, producer, commit)).error
         return error
 
@@ -160,7 +161,7 @@ def test_markers_are_awaited_from_the_decision_until_the_last_report(rig: Rig) -
     rig.end(producer)
     rig.mark(T0)
     assert rig.machine.awaits_markers(ID, producer)
-    assert not rig.machine.awaits_markers(ID, (producer[0], producer[1] - 1))
+    assert not rig.machine.awaits_markers(ID, ProducerKey(producer.producer_id, producer.epoch - 1))
     rig.mark(T1)
     assert not rig.machine.awaits_markers(ID, producer)
 
@@ -185,12 +186,12 @@ def test_a_new_producer_aborts_the_open_transaction_and_fences_the_old_one(rig: 
     old = rig.begin()
     rig.add(old, T0)
     assert rig.init().error is KafkaCode.CONCURRENT_TRANSACTIONS
-    assert rig.effects == [WriteMarkers(ID, (old[0], old[1] + 1), False, (T0,))]
+    assert rig.effects == [WriteMarkers(ID, ProducerKey(old.producer_id, old.epoch + 1), False, (T0,))]
     assert rig.end(old) is KafkaCode.PRODUCER_FENCED
     assert rig.init().error is KafkaCode.CONCURRENT_TRANSACTIONS
     rig.mark()
     new = rig.begin()
-    assert new == (old[0], old[1] + 2)
+    assert new == (old.producer_id, old.epoch + 2)
     for refused in (rig.end(old), *rig.add(old, T0), *rig.add(old, T0, verify=True)):
         assert refused is KafkaCode.PRODUCER_FENCED
 
@@ -203,7 +204,7 @@ def test_a_transaction_is_aborted_when_its_time_is_up(rig: Rig) -> None:
     rig.add(producer, T1)
     assert rig.effects == []
     rig.pass_time(1_000)
-    assert rig.effects == [WriteMarkers(ID, (producer[0], producer[1] + 1), False, (T0, T1))]
+    assert rig.effects == [WriteMarkers(ID, ProducerKey(producer.producer_id, producer.epoch + 1), False, (T0, T1))]
     assert rig.end(producer) is KafkaCode.PRODUCER_FENCED
 
 
@@ -270,11 +271,11 @@ def test_adding_the_same_partitions_again_writes_nothing(rig: Rig) -> None:
 def test_requests_with_a_wrong_producer_or_timeout_are_refused_and_write_no_record(rig: Rig) -> None:
     producer = rig.begin()
     size = len(rig.log)
-    assert rig.add((producer[0] + 1, 0), T0) == [KafkaCode.INVALID_PRODUCER_ID_MAPPING]
-    assert rig.add((producer[0], producer[1] + 1), T0) == [KafkaCode.PRODUCER_FENCED]
+    assert rig.add(ProducerKey(producer.producer_id + 1, 0), T0) == [KafkaCode.INVALID_PRODUCER_ID_MAPPING]
+    assert rig.add(ProducerKey(producer.producer_id, producer.epoch + 1), T0) == [KafkaCode.PRODUCER_FENCED]
     assert rig.init(timeout_ms=60_001).error is KafkaCode.INVALID_TRANSACTION_TIMEOUT
     assert rig.init(timeout_ms=0).error is KafkaCode.INVALID_TRANSACTION_TIMEOUT
-    assert rig.init(producer=(producer[0], producer[1] + 5)).error is KafkaCode.PRODUCER_FENCED
+    assert rig.init(producer=ProducerKey(producer.producer_id, producer.epoch + 5)).error is KafkaCode.PRODUCER_FENCED
     assert rig.ask(InitProducer("", 1_000)).error is KafkaCode.INVALID_REQUEST
     assert rig.ask(EndTransaction("other", producer, True)).error is KafkaCode.INVALID_PRODUCER_ID_MAPPING
     assert len(rig.log) == size
@@ -283,7 +284,7 @@ def test_requests_with_a_wrong_producer_or_timeout_are_refused_and_write_no_reco
 def test_a_producer_that_repeats_its_initialization_gets_the_same_epoch(rig: Rig) -> None:
     producer = rig.begin()
     bumped = rig.init(producer=producer)
-    assert bumped.producer == (producer[0], producer[1] + 1)
+    assert bumped.producer == (producer.producer_id, producer.epoch + 1)
     assert rig.init(producer=producer).producer == bumped.producer
 
 
@@ -298,13 +299,13 @@ def test_an_exhausted_epoch_is_followed_by_another_producer_id(rig: Rig) -> None
     producer = rig.begin()
     for _ in range(EPOCH_MAX):
         producer = rig.begin()
-    assert producer[1] == EPOCH_MAX
+    assert producer.epoch == EPOCH_MAX
     rig.add(producer, T0)
     assert rig.init().error is KafkaCode.CONCURRENT_TRANSACTIONS
     rig.mark()
     following = rig.begin()
-    assert following[0] != producer[0]
-    assert following[1] == 0
+    assert following.producer_id != producer.producer_id
+    assert following.epoch == 0
 
 
 def test_unused_transactional_ids_expire(rig: Rig) -> None:
@@ -346,7 +347,7 @@ def test_transactions_are_listed_by_state_producer_and_duration(rig: Rig) -> Non
         return [each.transactional_id for each in rig.ask(ListTransactions(**filters)).transactions]
 
     assert listed() == [ID]
-    assert listed(states=frozenset({"Ongoing"}), producer_ids=frozenset({producer[0]})) == [ID]
+    assert listed(states=frozenset({"Ongoing"}), producer_ids=frozenset({producer.producer_id})) == [ID]
     assert listed(states=frozenset({"Empty"})) == []
     assert listed(longer_than_ms=1_999) == [ID]
     assert listed(longer_than_ms=2_000) == []

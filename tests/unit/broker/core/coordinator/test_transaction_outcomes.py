@@ -6,6 +6,7 @@ import pytest
 
 from broker.core.coordinator.transaction_records import EPOCH_MAX
 from broker.core.coordinator.transaction_requests import FindOutcome, Outcome
+from broker.core.transactions import ProducerKey
 from tests.unit.broker.core.coordinator.test_transaction_machine import T0, T1
 from tests.unit.broker.core.coordinator.test_transaction_version_2 import Newer
 
@@ -15,7 +16,7 @@ def rig() -> Newer:
     return Newer()
 
 
-def outcome(rig: Newer, producer: tuple[int, int]) -> Outcome:
+def outcome(rig: Newer, producer: ProducerKey) -> Outcome:
     found: Outcome = rig.ask(FindOutcome(producer, T0)).outcome
     return found
 
@@ -65,9 +66,9 @@ def test_the_outcome_is_known_although_the_client_continues_with_another_produce
     rig.add(last, T0)
     rig.ended(last)
     assert outcome(rig, last) is Outcome.COMMITTED
-    assert outcome(rig, (last[0], EPOCH_MAX - 1)) is Outcome.ABORTED
+    assert outcome(rig, ProducerKey(last.producer_id, EPOCH_MAX - 1)) is Outcome.ABORTED
 
 
 def test_the_outcome_of_a_producer_without_a_transactional_id_is_unknown(rig: Newer) -> None:
     rig.begin()
-    assert outcome(rig, (1, 0)) is Outcome.UNKNOWN
+    assert outcome(rig, ProducerKey(1, 0)) is Outcome.UNKNOWN

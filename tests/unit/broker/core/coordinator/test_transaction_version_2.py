@@ -19,19 +19,20 @@ from broker.core.coordinator.transaction_requests import (
     EndTransactionResponse,
     WriteMarkers,
 )
+from broker.core.transactions import ProducerKey
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.coordinator.test_transaction_machine import ID, LIMITS, T0, T1, Rig
-
-Producer = tuple[int, int]
 
 
 class Newer(Rig):
     """A rig whose client has version 2."""
 
-    def add(self, producer: Producer, *partitions: Partition, verify: bool = False) -> list[KafkaCode]:
+    def add(self, producer: ProducerKey, *partitions: Partition, verify: bool = False) -> list[KafkaCode]:
         return list(self.ask(AddPartitions(ID, producer, partitions, verify, EPOCH_RISES)).errors)
 
-    def finish(self, producer: Producer, *, commit: bool = True, version: int = EPOCH_RISES) -> EndTransactionResponse:
+    def finish(
+        self, producer: ProducerKey, *, commit: bool = True, version: int = EPOCH_RISES
+    ) -> EndTransactionResponse:
         """End a transaction as the shell does: with a fresh producer id if one is needed."""
         found: EndTransactionResponse = self.ask(EndTransaction(ID, producer, commit, version))
         if found.needs_id:
@@ -39,23 +40,23 @@ class Newer(Rig):
             found = self.ask(EndTransaction(ID, producer, commit, version, self.next_id))
         return found
 
-    def ended(self, producer: Producer, *, commit: bool = True) -> Producer:
+    def ended(self, producer: ProducerKey, *, commit: bool = True) -> ProducerKey:
         """End a transaction with its markers; return the producer that continues."""
         found = self.finish(producer, commit=commit)
         assert found.error is KafkaCode.NONE
         self.mark()
         return found.producer
 
-    def at_last_epoch(self) -> Producer:
+    def at_last_epoch(self) -> ProducerKey:
         """Return a producer whose epoch is the last one."""
         producer = self.begin()
-        while producer[1] < EPOCH_MAX:
+        while producer.epoch < EPOCH_MAX:
             producer = self.begin()
         return producer
 
 
-def bumped(producer: Producer) -> Producer:
-    return producer[0], producer[1] + 1
+def bumped(producer: ProducerKey) -> ProducerKey:
+    return ProducerKey(producer.producer_id, producer.epoch + 1)
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_a_former_epoch_is_fenced_by_a_new_producer(rig: Newer) -> None:
     rig.add(producer, T0)
     rig.ended(producer)
     new = rig.begin()
-    assert new[1] == producer[1] + 2
+    assert new.epoch == producer.epoch + 2
     for old in (producer, bumped(producer)):
         assert rig.finish(old, commit=False).error is KafkaCode.PRODUCER_FENCED
 
@@ -135,7 +136,7 @@ def test_an_exhausted_epoch_continues_with_another_producer_id(rig: Newer) -> No
     rig.add(last, T0)
     found = rig.finish(last)
     assert found.producer == (rig.next_id, 0)
-    assert rig.effects[-1].producer == (last[0], EPOCH_MAX + 1)
+    assert rig.effects[-1].producer == (last.producer_id, EPOCH_MAX + 1)
     rig.fail_over()
     assert rig.finish(last).error is KafkaCode.CONCURRENT_TRANSACTIONS
     rig.mark()
@@ -183,7 +184,7 @@ def test_a_producer_at_the_last_epoch_is_fenced_after_its_timeout(rig: Newer) ->
     rig.add(last, T0)
     rig.pass_time(LIMITS.timeout_max_ms)
     rig.mark()
-    assert rig.described().producer == (last[0], EPOCH_MAX + 1)
+    assert rig.described().producer == (last.producer_id, EPOCH_MAX + 1)
     assert rig.finish(last, commit=False).error is KafkaCode.PRODUCER_FENCED
     assert rig.begin() == (rig.next_id, 0)
 

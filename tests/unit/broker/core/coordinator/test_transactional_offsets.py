@@ -6,22 +6,22 @@ import pytest
 from msgspec.structs import replace
 
 from broker.core.coordinator import group_requests as g
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from tests.unit.broker.core.coordinator.driver import DELAY_MS, GROUP, LIMITS, Coordinator, Member
 from tests.unit.broker.core.coordinator.test_group_offsets import coordinator, member
 
 __all__ = ["coordinator", "member"]  # fixtures
 
-PRODUCER = (7, 3)
+PRODUCER = ProducerKey(7, 3)
 
 
-def commit(coordinator: Coordinator, offset: int, *, producer: tuple[int, int] = PRODUCER, **options: int) -> str:
+def commit(coordinator: Coordinator, offset: int, *, producer: ProducerKey = PRODUCER, **options: int) -> str:
     wanted = g.OffsetCommit(GROUP, "", None, options.get("generation", -1), (g.OffsetToCommit("sales", 0, offset),))
     (result,) = coordinator.ask(g.TxnOffsetCommit(wanted, producer)).results
     return str(result.error.name)
 
 
-def end(coordinator: Coordinator, *, is_commit: bool = True, producer: tuple[int, int] = PRODUCER) -> None:
+def end(coordinator: Coordinator, *, is_commit: bool = True, producer: ProducerKey = PRODUCER) -> None:
     assert coordinator.ask(g.EndOffsetTransaction(Marker(producer, is_commit, 0))) is None
 
 
@@ -48,8 +48,8 @@ def test_an_aborted_offset_is_dropped(coordinator: Coordinator) -> None:
 
 def test_the_marker_of_one_producer_does_not_complete_pending_offsets_of_another(coordinator: Coordinator) -> None:
     commit(coordinator, 5)
-    commit(coordinator, 6, producer=(8, 0))
-    end(coordinator, producer=(8, 0))
+    commit(coordinator, 6, producer=ProducerKey(8, 0))
+    end(coordinator, producer=ProducerKey(8, 0))
     assert fetched(coordinator) == (6, "NONE")
     assert fetched(coordinator, stable=True)[1] == "UNSTABLE_OFFSET_COMMIT"
     end(coordinator)
@@ -63,9 +63,9 @@ def test_pending_offsets_are_bounded_with_and_without_a_member_id() -> None:
     for producer_id, error in ((7, "NONE"), (8, "NONE"), (9, "POLICY_VIOLATION")):
         offsets = (g.OffsetToCommit("sales", 0, 5),)
         wanted = g.OffsetCommit(GROUP, named.member_id, None, named.generation, offsets)
-        (result,) = coordinator.ask(g.TxnOffsetCommit(wanted, (producer_id, 0))).results
+        (result,) = coordinator.ask(g.TxnOffsetCommit(wanted, ProducerKey(producer_id, 0))).results
         assert result.error.name == error, producer_id
-    assert commit(coordinator, 5, producer=(9, 0)) == "POLICY_VIOLATION"
+    assert commit(coordinator, 5, producer=ProducerKey(9, 0)) == "POLICY_VIOLATION"
 
 
 def test_a_load_keeps_the_order_of_a_pending_offset_and_a_later_commit(coordinator: Coordinator) -> None:
@@ -150,7 +150,7 @@ def test_an_offset_that_was_committed_later_is_not_overwritten_by_the_marker(coo
 def test_the_newest_of_two_transactional_offsets_wins_in_any_order_of_the_markers(
     coordinator: Coordinator, first: int
 ) -> None:
-    producers = [(7, 3), (8, 0)]
+    producers = [PRODUCER, ProducerKey(8, 0)]
     for offset, producer in zip((5, 6), producers, strict=True):
         commit(coordinator, offset, producer=producer)
     end(coordinator, producer=producers[first])
@@ -161,7 +161,7 @@ def test_the_newest_of_two_transactional_offsets_wins_in_any_order_of_the_marker
 
 def test_an_older_transactional_offset_counts_if_the_newer_one_is_aborted(coordinator: Coordinator) -> None:
     commit(coordinator, 5)
-    commit(coordinator, 6, producer=(8, 0))
-    end(coordinator, producer=(8, 0), is_commit=False)
+    commit(coordinator, 6, producer=ProducerKey(8, 0))
+    end(coordinator, producer=ProducerKey(8, 0), is_commit=False)
     end(coordinator)
     assert fetched(coordinator, stable=True) == (5, "NONE")

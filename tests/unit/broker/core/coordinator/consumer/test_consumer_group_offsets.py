@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.coordinator import group_requests as g
-from broker.core.transactions import Marker
+from broker.core.transactions import Marker, ProducerKey
 from tests.unit.broker.core.coordinator.consumer.driver import (
     SESSION_MS,
     ConsumerClient,
@@ -62,8 +62,8 @@ def test_a_transactional_commit_is_accepted_only_for_a_member_and_its_current_ep
     client = ConsumerClient(home, "m1")
     joined(home, client)
     commit = g.OffsetCommit(GROUP, member_id, None, client.epoch + epoch, (g.OffsetToCommit("sales", 0, 5),))
-    assert [each.error.name for each in home.ask(g.TxnOffsetCommit(commit, (7, 0))).results] == [error]
-    home.ask(g.EndOffsetTransaction(Marker((7, 0), True, 0)))
+    assert [each.error.name for each in home.ask(g.TxnOffsetCommit(commit, ProducerKey(7, 0))).results] == [error]
+    home.ask(g.EndOffsetTransaction(Marker(ProducerKey(7, 0), True, 0)))
     assert home.offsets() == ({("sales", 0): 5} if error == "NONE" else {})
 
 
