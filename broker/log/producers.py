@@ -160,6 +160,12 @@ class LogProducers:
 
     # -- snapshots
 
+    @property
+    def has_snapshot_at_end(self) -> bool:
+        """Return whether the state at the end of the log is written, so that no batch is needed to compute it."""
+        end_offset = self._marks.end_offset
+        return self.producerless_offset == end_offset or end_offset in self._snapshot_offsets()
+
     def write_snapshot(self) -> None:
         """Write the state at the end of the log, if the log has or had any producer."""
         end_offset, state = self._marks.end_offset, self.state

@@ -86,8 +86,9 @@ class LogUpkeep:
 
         The caller flushes them before it calls `take_state`.
         """
-        marks, active = self._marks, self._segments.active
-        if active is not None and (marks.appended_since_checkpoint or marks.start_offset >= marks.end_offset):
+        active = self._segments.active
+        # The start may move while the caller waits, and the batches below it are deleted then.
+        if active is not None and not self._producers.has_snapshot_at_end:
             self._segments.persist_index(active)
             self._producers.write_snapshot()
 

@@ -749,6 +749,15 @@ MUTANTS = (
         (f"{UNIT}/test_write_caching.py::test_a_start_names_the_topics_whose_records_may_be_missing",),
     ),
     Mutant(
+        "the first checkpoint after a crash writes no state of the producers",
+        "broker/log/upkeep.py",
+        "if active is not None and not self._producers.has_snapshot_at_end:",
+        "if active is not None and self._marks.appended_since_checkpoint:",
+        (
+            f"{DURABILITY_TESTS}::test_a_log_start_that_passes_all_recovered_records_during_a_checkpoint_drops_no_producer",
+        ),
+    ),
+    Mutant(
         "an uncommitted tail displaces the snapshots of producers below it",
         PRODUCERS,
         "kept = {*below[-KEPT:], *offsets[-KEPT:], ",

@@ -302,6 +302,7 @@ FAILED_WITH_PIPELINES = {
     "the judge forgets the watermark that a deposed leader has sent": (730004033, {0, 1, 2, 3, 4, 7, 8}),
     "a replica has left a directory that fails while its broker restarts": (730002110, {0, 1, 2, 3, 6, 10, 11, 12}),
     "a move that was undone left a copy in the directory that the metadata names": (730032835, {4, 5, 7, 9}),
+    "a log start passed recovered records before a snapshot held their producers": (745006708, {0, 1, 2, 3, 4, 5}),
 }
 
 

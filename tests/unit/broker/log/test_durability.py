@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from broker.log import Appended, LogConfig, PartitionLog
 from broker.log.state import watermark_fact
+from broker.log.upkeep import LogUpkeep
 from broker.replica.context import ReplicaEvents
 from broker.replica.watermarks import Watermarks
 from tests.unit.broker.log.batches import make_batch
@@ -224,6 +225,34 @@ async def test_a_long_uncommitted_tail_does_not_displace_the_producers_below_the
     assert log.segments[0].base_offset == watermark // 3 * 3
     log.truncate_to(watermark)
     assert sequences(log) == {5: [0, 1, 2], **({6: last} if last else {})}
+
+
+async def test_a_log_start_that_passes_all_recovered_records_during_a_checkpoint_drops_no_producer(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Simulator seed 745006708: a producer was refused with OUT_OF_ORDER_SEQUENCE_NUMBER.
+
+    Recovery had read its last record, and no snapshot contained it when its segment was deleted.
+    """
+    log = rig.create(SMALL)
+    record(log, 0)
+    await rig.logs.checkpoint([log])
+    record(log, 1)
+    await rig.settle(log)
+    await rig.restart(clean=False)
+    log = rig.log
+    await rig.settle(log)
+    log.advance_start_offset(1)
+    prepare = LogUpkeep.prepare_checkpoint
+
+    def prepare_slowly(upkeep: LogUpkeep) -> None:
+        prepare(upkeep)
+        log.advance_start_offset(2)
+
+    monkeypatch.setattr(LogUpkeep, "prepare_checkpoint", prepare_slowly)
+    await rig.logs.checkpoint([log])
+    assert not log.segments
+    assert sequences(log) == {5: [0, 1]}
 
 
 async def test_no_producer_snapshot_outlives_the_records_that_a_crash_removed(rig: Rig) -> None:
