@@ -9,6 +9,7 @@ MARKS = "broker/log/marks.py"
 UPKEEP = "broker/log/upkeep.py"
 CLEAN_FILTER = "broker/log/cleaning/filter.py"
 CLEAN_JOB = "broker/log/cleaning/job.py"
+CLEAN_PROCESS = "broker/log/cleaning/process.py"
 CLEAN_RECORDS = "broker/log/cleaning/records.py"
 CLEAN_SWAP = "broker/log/cleaning/swap.py"
 READER = "broker/log/reader.py"
@@ -16,9 +17,24 @@ WRITER = "broker/log/writer.py"
 UNIT = "tests/unit/broker/log"
 COMPACTION = f"{UNIT}/test_compaction.py"
 FILTER = f"{UNIT}/cleaning/test_filter.py"
+CLEANER_PROCESS = "tests/integration/broker/test_cleaner_process.py"
 COMPACTION_PROPERTY = "tests/properties/test_compaction.py"
 
 MUTANTS = (
+    Mutant(
+        "the worker has the priority of the broker's session",
+        CLEAN_PROCESS,
+        ", start_new_session=True",
+        "",
+        (f"{CLEANER_PROCESS}::test_the_process_compacts_a_log_and_a_restart_keeps_the_result",),
+    ),
+    Mutant(
+        "a worker that has ended is given another job",
+        CLEAN_PROCESS,
+        "(self._is_killed or self._child.process.poll() is not None)",
+        "self._is_killed",
+        (f"{CLEANER_PROCESS}::test_a_worker_that_has_ended_is_replaced",),
+    ),
     Mutant(
         "a replacement may lack the last marker of a producer",
         CLEAN_SWAP,

@@ -1,6 +1,6 @@
 """The process that cleans logs for a broker: it reads jobs from its standard input, and writes files and results.
 
-It has the lowest priority and limited memory, never opens a file of the broker for writing, and ends with the broker.
+Its memory is limited.  It never opens a file of the broker for writing, and ends with the broker.
 Each message is one line of JSON:
 
     broker -> worker    {"root", "bytes_per_second", "job"}     a job
@@ -27,7 +27,6 @@ import msgspec
 from broker.log.cleaning.job import CleanJob, Finished, Replacement, SourceChangedError, Work, run_job
 from broker.log.cleaning.records import UncleanableError
 
-NICENESS = 19
 REPORT_INTERVAL_S = 1.0
 """Interval at which the worker reports that it is at work."""
 BASE_MEMORY = 256 << 20
@@ -240,10 +239,8 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    os.nice(NICENESS)
     _end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the broker, which then ends this process
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(ConnectionError):  # the broker has ended
         Worker(sys.stdin.buffer, sys.stdout.buffer).run()
 
 
