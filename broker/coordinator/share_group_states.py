@@ -91,7 +91,7 @@ class ShareGroupStates:
         """Initialize states, and report the initialized ones to the group.  The group requests the others again."""
         keys = _keys(effect.group, effect.partitions)
         found = await self._ask_for(effect, [InitializeState(key, effect.state_epoch, NO_START) for key in keys])
-        # FENCED_STATE_EPOCH shows that a state with a later epoch exists, so this partition is initialized, too.
+        # FENCED_STATE_EPOCH means that a state of a later epoch exists.  Then the partition is initialized as well.
         good = (KafkaCode.NONE, KafkaCode.FENCED_STATE_EPOCH)
         done = {key for key, response in zip(keys, found, strict=True) if response.error in good}
         initialized = _of(effect.group, effect.partitions, done)

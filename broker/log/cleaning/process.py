@@ -136,8 +136,8 @@ class ProcessWorker(CleanWorker):
         child.writer.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_TIMEOUT_S):
-                while child.process.poll() is None:  # noqa: ASYNC110 - the kernel is ending it, and sends no event
-                    await asyncio.sleep(0.01)
+                while child.process.poll() is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)  # polls, because the loop gets no event when this process ends
         self._child, self._is_killed = None, False
 
 
