@@ -195,6 +195,20 @@ def test_a_leader_with_a_damaged_log_extends_the_history_by_the_batches_that_can
     assert (history.end, history.unread_end, copy.compared) == (expected_end, unread_end, 4)
 
 
+def test_a_partition_that_took_the_name_of_another_is_not_its_newest_state(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence = Evidence(frozenset(), {})
+    created: Any = object()
+    topic = SimpleNamespace(partition=lambda index: created)
+    monkeypatch.setattr(evidence.metadata, "image", SimpleNamespace(topic=lambda name: topic))
+    newest = history
+    monkeypatch.setattr(evidence, "current", lambda spot: newest)
+    assert evidence.partition(history) is created
+    newest = History(LogKey(history.key.topic_id, 0, 7), history.spot)
+    assert evidence.partition(history) is None
+
+
 def test_a_log_start_raised_before_an_unclean_election_was_observed_stays_raised(history: History) -> None:
     history.start_meanwhile = 2
     history.begin_at(0)

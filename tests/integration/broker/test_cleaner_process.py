@@ -207,4 +207,5 @@ async def test_a_worker_that_has_ended_is_replaced(rig: Rig) -> None:
     assert await cleaning.clean_next()
     assert not cleaning.uncleanable
     assert worker._child is not child
+    assert child.writer.is_closing()
     await worker.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from broker.coordinator.groups import GroupCoordinators
 from broker.coordinator.partition import Operation
 from broker.coordinator.share_group_states import ShareGroupStates
 from broker.coordinator.share_states import ShareStates
+from broker.coordinator.shares import ShareGroups
 from broker.core.coordinator.consumer.requests import NamedPartitions
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.group_requests import GroupRequest
@@ -24,6 +26,7 @@ from broker.core.coordinator.share.requests import (
     NoteShareStates,
 )
 from broker.core.coordinator.share.states import DeleteState, InitializeState, StateRequest, StateResponse
+from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.coordinator.driver import Cluster, Coordinator, topic_id
 from tests.unit.broker.replica.rig import TOPIC, Rig
@@ -138,6 +141,24 @@ async def test_a_group_does_not_repeat_requests_to_share_coordinators_before_the
         place.states.start(group)
         place.on_share_effect(effect)
     assert len(asked) == 6
+
+
+async def test_closing_the_share_groups_ends_requests_that_are_not_answered(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing, groups = cast(Any, None), cast(Any, SimpleNamespace())
+    shares = ShareGroups(rig.role.table, groups, nothing, nothing, nothing, Sources.real(), nothing)
+
+    async def ask_all(requests: Sequence[StateRequest]) -> list[StateResponse]:
+        await asyncio.Event().wait()
+        raise AssertionError("nothing answers")
+
+    monkeypatch.setattr(shares.states, "ask_all", ask_all)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        shares._group_states.start(group)
+        groups.on_share_effect(DeleteShareStates("work", (BOTH,)))
+        await asyncio.sleep(0)
+        await shares.close()
 
 
 async def former_topics(place: Place, topic: NamedPartitions) -> None:
