@@ -28,6 +28,7 @@ class FlushTicket(NamedTuple):
 
     folders_first: files were deleted, and the deletions must be durable before later appends.
     close: complete files, to be closed after the flush.
+    snapshot_offset: offset of the newest snapshot of the producers among the files; -1: there is none.
     folder_fact: the folder's fact to write; None: it is up to date.
     switch_count: how often write caching had been switched on or off.
     """
@@ -39,6 +40,7 @@ class FlushTicket(NamedTuple):
     folders: tuple[str, ...]
     folders_first: bool
     close: tuple[DiskFile, ...]
+    snapshot_offset: int
     folder_fact: bytes | None
     switch_count: int
 
@@ -65,7 +67,7 @@ class Durability:
         self._is_fact_changing = False
         self._is_fact_pending = False
         self._waiting_ticket: FlushTicket | None = None
-        self._held_end = -1
+        self._held_end = self._held_snapshot_offset = -1
         self._held_switch_count = 0
         self.mark_dirty: Callable[[Durability], None] = _ignore
         self.on_flushed: Callable[[], None] | None = None
@@ -75,6 +77,7 @@ class Durability:
         self._segments = segments
         self._files: dict[str, DiskFile] = {}
         self._close: dict[str, DiskFile] = {}
+        self._snapshot_offset = -1
         self._folder_changed = False
         self._parent_changed = False
         self._folders_first = False
@@ -145,6 +148,11 @@ class Durability:
         self._folder_changed = True
         self.note_change()
 
+    def add_snapshot(self, file: DiskFile, offset: int) -> None:
+        """Add a snapshot of the producers at `offset`, as in `add_last`."""
+        self.add_last(file)
+        self._snapshot_offset = offset
+
     def remove(self, *paths: str) -> None:
         """Remove deleted files."""
         for path in paths:
@@ -163,6 +171,7 @@ class Durability:
     def begin_generation(self) -> None:
         """Begin a new generation, in which no earlier ticket counts.  Deletions become durable before later appends."""
         self.generation += 1
+        self._snapshot_offset = -1  # it may have been removed
         if self.has_folder:
             self._folders_first = self.is_truncating = True
 
@@ -220,8 +229,10 @@ class Durability:
 
     def release(self) -> None:
         """Note the flushes that were held back, because the log stays in its directory."""
-        end_offset, self._held_end = self._held_end, -1
+        end_offset, snapshot_offset = self._held_end, self._held_snapshot_offset
+        self._held_end = self._held_snapshot_offset = -1
         if not self.is_closed:
+            self._marks.snapshot_offset = max(self._marks.snapshot_offset, snapshot_offset)
             self._note_durable(end_offset)
             self.request_flush()  # also for the folder's fact, which was held back
 
@@ -231,8 +242,9 @@ class Durability:
         for file in self._close.values():
             file.close()
         self._files, self._close = {file.path: file for file in unflushed}, {}
+        self._snapshot_offset = -1
         self.generation += 1
-        self._held_end = -1
+        self._held_end = self._held_snapshot_offset = -1
         self.has_folder = self._folder_changed = True
         self._parent_changed = self._folders_first = False
         self.folder_fact = folder_fact
@@ -265,10 +277,12 @@ class Durability:
             folders=tuple(folders),
             folders_first=self._folders_first,
             close=tuple(self._close.values()),
+            snapshot_offset=self._snapshot_offset,
             folder_fact=wanted if self.has_folder and (wanted != self.folder_fact or self._is_fact_pending) else None,
             switch_count=self._switch_count,
         )
         self._files, self._close = {}, {}
+        self._snapshot_offset = -1
         self._folder_changed = self._parent_changed = self._folders_first = False
         return ticket
 
@@ -308,7 +322,9 @@ class Durability:
             return
         if self._is_held:
             self._held_end = max(self._held_end, ticket.end_offset)
+            self._held_snapshot_offset = max(self._held_snapshot_offset, ticket.snapshot_offset)
             return
+        self._marks.snapshot_offset = max(self._marks.snapshot_offset, ticket.snapshot_offset)
         was_truncating = self.is_truncating and ticket.folders_first
         if ticket.folders_first:
             self.is_truncating = False
@@ -337,6 +353,7 @@ def _merged(first: FlushTicket | None, second: FlushTicket) -> FlushTicket:
         return second
     return second._replace(
         folders_first=first.folders_first or second.folders_first,
+        snapshot_offset=max(first.snapshot_offset, second.snapshot_offset),
         folder_fact=first.folder_fact if second.folder_fact is None else second.folder_fact,
     )
 

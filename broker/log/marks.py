@@ -22,6 +22,8 @@ class LogMarks:
     is_changed: the log has changed since its state was last written to the facts.
     written_start_offset: the start offset in the facts, or the one that is being written to them.
     durable_start_offset: the lowest start offset that a restart may find; never above `start_offset`.
+    producerless_offset: an offset of the log at which it had no state of any producer; -1 if none is known.
+    snapshot_offset: the newest offset for which this process has made a snapshot of the producers durable; -1 if none.
     appended_since_checkpoint: bytes.
     cleaned_offset: end of the part that was compacted; never above the watermark.
     compacted_end: end of the last segment that compaction has replaced; markers below it may have been removed.
@@ -43,6 +45,8 @@ class LogMarks:
         "high_watermark",
         "is_changed",
         "moved_from",
+        "producerless_offset",
+        "snapshot_offset",
         "start_offset",
         "truncation_floor",
         "watermarks_taken",
@@ -57,6 +61,8 @@ class LogMarks:
         self.truncation_floor = state.recovery.offset
         self.is_changed = False
         self.written_start_offset = self.durable_start_offset = state.start_offset
+        self.producerless_offset = state.producerless_offset
+        self.snapshot_offset = -1  # an earlier process may have left a snapshot in the page cache
         self.appended_since_checkpoint = 0
         self.cleaned_offset = state.cleaned_offset
         self.compacted_end = state.compacted_end
@@ -94,6 +100,10 @@ class LogMarks:
         self.compacted_end = min(self.compacted_end, end_offset)
         self.start_offset = min(self.start_offset, end_offset)  # the start may lie within the removed batch
         self.durable_start_offset = min(self.durable_start_offset, self.start_offset)
+        if self.producerless_offset > end_offset:
+            self.producerless_offset = -1 if self.start_offset > 0 else 0
+        if self.snapshot_offset > end_offset:
+            self.snapshot_offset = -1
 
     def restart_at(self, offset: int, epoch: int) -> None:
         """Set the marks of an empty log at `offset`.  epoch: of the record before `offset`; -1 if it is unknown."""
@@ -101,13 +111,15 @@ class LogMarks:
         self.start_offset = self.high_watermark = self.durable_offset = self.truncation_floor = offset
         self.cleaned_offset = offset
         self.compacted_end = 0
-        self.durable_start_offset = offset
+        self.durable_start_offset = self.producerless_offset = offset
+        self.snapshot_offset = -1
         self._written_watermark = 0
 
     def recovered(self, durable_offset: int) -> None:
         """Note that recovery has read the log; data above `durable_offset` may be only in the page cache."""
         self.durable_offset = durable_offset
         self.high_watermark = min(self.high_watermark, self.truncation_floor)  # higher records may have been replaced
+        self.producerless_offset = min(self.producerless_offset, self.truncation_floor)
         self.is_changed = True
 
     # -- the facts
@@ -117,9 +129,11 @@ class LogMarks:
         """The start offset to write to the facts now.
 
         A restart trusts everything below it.  With write caching, the start may be above the durable end.  The rest is
-        written once it is durable.
+        written once it is durable.  Nor does a restart find the batches below it.  So the state of the producers at
+        this offset, or later, must be durable.
         """
-        return min(self.start_offset, max(self.durable_offset, self.durable_start_offset))
+        with_producers = max(self.snapshot_offset, self.producerless_offset)
+        return min(self.start_offset, max(min(self.durable_offset, with_producers), self.durable_start_offset))
 
     def recovery_offset(self) -> int:
         """Return the end of the records that a restart may trust: they are durable and committed."""
@@ -140,6 +154,7 @@ class LogMarks:
     def moved(self, state: LogState, watermark: int) -> None:
         """Note the marks that the facts of the new directory hold."""
         self.written_start_offset = self.durable_start_offset = state.start_offset
+        self.snapshot_offset = -1
         self._written_watermark = watermark
         self.truncation_floor = max(state.recovery.offset, watermark)
         self.is_changed = True

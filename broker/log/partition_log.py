@@ -71,7 +71,7 @@ class PartitionLog:
         segments = [known_segment(disk, path, one) for one in state.segments]
         self.durability = Durability(marks, segments, path, has_folder=has_folder, write_caching=config.write_caching)
         self._segments = LogSegments(disk, path, segments, self.durability, recent)
-        self._producers = LogProducers(disk, path, marks, self._segments, self.durability, state.producerless_offset)
+        self._producers = LogProducers(disk, path, marks, self._segments, self.durability)
         self._reader = LogReader(path, marks, self._segments, recent)
         self._writer = LogWriter(path, marks, self._segments, self._producers, self.durability, recent)
         self.upkeep = LogUpkeep(marks, self._segments, self._producers)
@@ -287,7 +287,7 @@ class PartitionLog:
         epoch: epoch of the record before `offset`; -1 if it is unknown.
         """
         self._segments.remove_all()
-        self._producers.restarted(offset)
+        self._producers.restarted()
         self.marks.restart_at(offset, epoch)
         self.durability.begin_generation()
         self.durability.note_change()

@@ -3,7 +3,8 @@
 `<offset>.producers` is the state after all batches below `offset`; the batch headers and markers after a snapshot give
 the rest.  A damaged snapshot loses nothing: an older snapshot and more headers, or all headers, give the same state.
 But no header describes records that retention has deleted.  So wherever the log may be truncated, a snapshot must exist
-between the start of the log and that offset.
+between the start of the log and that offset.  And the facts name a start only once the state at this offset, or later,
+is durable (`LogMarks.writable_start_offset`).
 
 Compaction removes a marker once no record of its transaction is left.  So a snapshot from below a compacted part may
 name an open transaction whose marker no longer exists.  Such a snapshot is not used.  A snapshot may also name aborted
@@ -43,10 +44,7 @@ def read_marker(data: Buffer, header: BatchHeader, position: int = 0) -> Marker 
 
 
 class LogProducers:
-    """The producers of one log.  Their state is loaded when it is first needed.
-
-    producerless_offset: an offset of the log at which the state was empty; -1 if none is known.
-    """
+    """The producers of one log.  Their state is loaded when it is first needed."""
 
     def __init__(
         self,
@@ -55,19 +53,19 @@ class LogProducers:
         marks: LogMarks,
         segments: LogSegments,
         durability: Durability,
-        producerless_offset: int,
     ) -> None:
-        self.producerless_offset = producerless_offset
         self._disk = disk
         self._folder = folder
         self._marks = marks
         self._segments = segments
         self._durability = durability
         self._state: ProducerState | None = None
+        self._written_offset = -1  # of the newest snapshot that this process has given to a flush
 
     def move_to(self, disk: Disk) -> None:
         """Use the copies of the snapshots on another disk."""
         self._disk = disk
+        self._written_offset = -1
 
     @property
     def state(self) -> ProducerState:
@@ -143,41 +141,45 @@ class LogProducers:
 
     def truncated(self, end_offset: int) -> None:
         """Go back to the state at the new end of the log."""
-        self._state = None
-        if self.producerless_offset > end_offset:
-            self.producerless_offset = -1 if self._marks.start_offset > 0 else 0
+        self._state, self._written_offset = None, -1
         self._remove_snapshots(above=end_offset)
 
-    def restarted(self, offset: int) -> None:
-        """Drop all producers; the log is empty and continues at `offset`."""
+    def restarted(self) -> None:
+        """Drop all producers; the log is empty."""
         self._remove_snapshots(above=-1)
-        self._state, self.producerless_offset = None, offset
+        self._state, self._written_offset = None, -1
 
     def recovered(self) -> None:
         """Drop the state above the end of the log that a crash has left."""
-        self.producerless_offset = min(self.producerless_offset, self._marks.truncation_floor)
         self._remove_snapshots(above=self._marks.end_offset)
 
     # -- snapshots
 
     @property
     def has_snapshot_at_end(self) -> bool:
-        """Return whether the state at the end of the log is written, so that no batch is needed to compute it."""
-        end_offset = self._marks.end_offset
-        return self.producerless_offset == end_offset or end_offset in self._snapshot_offsets()
+        """Return whether the next flush makes the state at the end of the log durable, if it is not durable already."""
+        return self._marks.end_offset in (self._marks.producerless_offset, self._written_offset)
 
     def write_snapshot(self) -> None:
-        """Write the state at the end of the log, if the log has or had any producer."""
+        """Have the next flush make the state at the end of the log durable, if the log has or had any producer."""
         end_offset, state = self._marks.end_offset, self.state
-        if not len(state) and not state.has_expired and state.transactions.is_empty:
-            self.producerless_offset = end_offset
+        if self.has_snapshot_at_end:
             return
-        data = state.snapshot()
+        if not len(state) and not state.has_expired and state.transactions.is_empty:
+            self._marks.producerless_offset = end_offset
+            return
         path = segment_path(self._folder, end_offset, "producers")
-        self._disk.remove(path)
-        file = self._disk.open(path, create=True)
-        file.append(_CRC.pack(crc32c(data)) + data)
-        self._durability.add_last(file)
+        # The batches below a good snapshot of an earlier process may be deleted.  So it is not written again: a power
+        # failure could leave a torn one.
+        if self._read_snapshot(end_offset) is None:
+            self._disk.remove(path)
+            data = state.snapshot()
+            file = self._disk.open(path, create=True)
+            file.append(_CRC.pack(crc32c(data)) + data)
+        else:
+            file = self._disk.open(path)
+        self._durability.add_snapshot(file, end_offset)
+        self._written_offset = end_offset
 
     def remove_old_snapshots(self) -> None:
         """Delete the snapshots that neither a start nor a truncation needs.
@@ -210,22 +212,31 @@ class LogProducers:
         end_offset = self._marks.end_offset
         has_expired = False
         for offset in reversed(self._snapshot_offsets()):
-            if not self.producerless_offset < offset <= end_offset:
+            if not self._marks.producerless_offset < offset <= end_offset:
                 continue
-            path = segment_path(self._folder, offset, "producers")
-            file = self._disk.open(path)
-            data = file.pread(0, file.size)
-            file.close()
-            try:
-                if len(data) < _CRC.size or crc32c(data[_CRC.size :]) != _CRC.unpack_from(data)[0]:
-                    raise CorruptSnapshotError("checksum does not match")
-                state = ProducerState.restore(data[_CRC.size :])
-            except CorruptSnapshotError as error:
-                logger.warning("producer snapshot ignored", file=path, reason=str(error))
+            state = self._read_snapshot(offset)
+            if state is None:
                 continue
             if offset >= self._marks.compacted_end or not state.transactions.open:
                 return state, offset
             has_expired = has_expired or state.has_expired
         state = ProducerState()
         state.has_expired = has_expired
-        return state, self.producerless_offset if self.producerless_offset <= end_offset else -1
+        producerless_offset = self._marks.producerless_offset
+        return state, producerless_offset if producerless_offset <= end_offset else -1
+
+    def _read_snapshot(self, offset: int) -> ProducerState | None:
+        """Return the state in the snapshot of this offset; None if it is damaged or does not exist."""
+        path = segment_path(self._folder, offset, "producers")
+        if not self._disk.exists(path):
+            return None
+        file = self._disk.open(path)
+        data = file.pread(0, file.size)
+        file.close()
+        try:
+            if len(data) < _CRC.size or crc32c(data[_CRC.size :]) != _CRC.unpack_from(data)[0]:
+                raise CorruptSnapshotError("checksum does not match")
+            return ProducerState.restore(data[_CRC.size :])
+        except CorruptSnapshotError as error:
+            logger.warning("producer snapshot ignored", file=path, reason=str(error))
+            return None

@@ -87,7 +87,6 @@ class LogUpkeep:
         The caller flushes them before it calls `take_state`.
         """
         active = self._segments.active
-        # The start may move while the caller waits, and the batches below it are deleted then.
         if active is not None and not self._producers.has_snapshot_at_end:
             self._segments.persist_index(active)
             self._producers.write_snapshot()
@@ -115,7 +114,7 @@ class LogUpkeep:
                 if one.size and one.end_offset > start_offset
             ],
             epochs=list(marks.epochs.entries),
-            producerless_offset=self._producers.producerless_offset,
+            producerless_offset=marks.producerless_offset,
             cleaned_offset=marks.cleaned_offset,
             compacted_end=marks.compacted_end,
             moved_from=marks.unknown_moves(),

@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "a checkpoint trusts records that a client has deleted before they were durable",
         "broker/log/marks.py",
-        "return min(self.start_offset, max(self.durable_offset, self.durable_start_offset))",
+        "return min(self.start_offset, max(min(self.durable_offset, with_producers), self.durable_start_offset))",
         "return self.start_offset",
         (
             "tests/unit/broker/log/test_write_caching.py"
@@ -821,8 +821,60 @@ MUTANTS = (
     Mutant(
         "a state lowers a start that the facts hold already",
         MARKS,
-        "return min(self.start_offset, max(self.durable_offset, self.durable_start_offset))",
-        "return min(self.start_offset, self.durable_offset)",
+        "return min(self.start_offset, max(min(self.durable_offset, with_producers), self.durable_start_offset))",
+        "return min(self.start_offset, min(self.durable_offset, with_producers))",
         (f"{UNIT}/test_checkpoints.py::test_a_start_within_a_batch_that_recovery_has_just_read_is_kept",),
+    ),
+    Mutant(
+        "the facts name a log start although no snapshot has the producers below it",
+        MARKS,
+        "max(min(self.durable_offset, with_producers), self.durable_start_offset)",
+        "max(self.durable_offset, self.durable_start_offset)",
+        (
+            f"{DURABILITY_TESTS}::test_a_log_start_that_passes_records_appended_during_a_checkpoint_drops_no_producer",
+            f"{DURABILITY_TESTS}::test_the_facts_name_a_log_start_only_once_the_snapshot_of_its_producers_is_durable",
+        ),
+    ),
+    Mutant(
+        "a good snapshot of an earlier process is replaced",
+        PRODUCERS,
+        "if self._read_snapshot(end_offset) is None:",
+        "if True:",
+        (f"{DURABILITY_TESTS}::test_a_good_snapshot_of_an_earlier_process_is_flushed_and_not_replaced",),
+    ),
+    Mutant(
+        "a torn snapshot of an earlier process is kept",
+        PRODUCERS,
+        "if self._read_snapshot(end_offset) is None:",
+        "if not self._disk.exists(path):",
+        (f"{DURABILITY_TESTS}::test_a_torn_snapshot_at_the_end_of_the_log_is_written_again",),
+    ),
+    Mutant(
+        "a snapshot above the end of a truncated log still counts",
+        MARKS,
+        "if self.snapshot_offset > end_offset:",
+        "if False:",
+        (f"{DURABILITY_TESTS}::test_a_truncation_forgets_the_snapshots_above_the_new_end",),
+    ),
+    Mutant(
+        "a snapshot that a truncation removed before its flush counts",
+        DURABILITY,
+        "        self._snapshot_offset = -1  # it may have been removed\n",
+        "",
+        (f"{DURABILITY_TESTS}::test_a_snapshot_that_a_truncation_removed_before_its_flush_does_not_count",),
+    ),
+    Mutant(
+        "a snapshot that was flushed while flushes were held back never counts",
+        DURABILITY,
+        "            self._held_snapshot_offset = max(self._held_snapshot_offset, ticket.snapshot_offset)\n",
+        "",
+        (f"{DURABILITY_TESTS}::test_a_snapshot_counts_if_it_was_flushed_while_flushes_were_held_back",),
+    ),
+    Mutant(
+        "a snapshot of the first of two waiting flushes never counts",
+        DURABILITY,
+        "snapshot_offset=max(first.snapshot_offset, second.snapshot_offset),",
+        "snapshot_offset=second.snapshot_offset,",
+        (f"{DURABILITY_TESTS}::test_a_snapshot_counts_if_two_flushes_ended_while_a_reset_was_being_written",),
     ),
 )

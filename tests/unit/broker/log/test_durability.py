@@ -4,6 +4,7 @@ durable, and nothing remains of records that no longer exist."""
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.log import Appended, LogConfig, PartitionLog
-from broker.log.state import watermark_fact
+from broker.log.state import LogState, watermark_fact
 from broker.log.upkeep import LogUpkeep
 from broker.replica.context import ReplicaEvents
 from broker.replica.watermarks import Watermarks
@@ -253,6 +254,137 @@ async def test_a_log_start_that_passes_all_recovered_records_during_a_checkpoint
     await rig.logs.checkpoint([log])
     assert not log.segments
     assert sequences(log) == {5: [0, 1]}
+
+
+async def test_a_log_start_that_passes_records_appended_during_a_checkpoint_drops_no_producer(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint has written its snapshot already, and the whole segment is deleted."""
+    log = rig.create(SMALL)
+    record(log, 0)
+    prepare, take = LogUpkeep.prepare_checkpoint, LogUpkeep.take_state
+
+    def prepare_too_early(upkeep: LogUpkeep) -> None:
+        prepare(upkeep)
+        record(log, 1)
+
+    def take_late(upkeep: LogUpkeep) -> LogState:
+        log.advance_high_watermark(2)
+        log.advance_start_offset(2)
+        return take(upkeep)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(LogUpkeep, "prepare_checkpoint", prepare_too_early)
+        patches.setattr(LogUpkeep, "take_state", take_late)
+        await rig.logs.checkpoint([log])
+    await rig.restart(clean=False)
+    assert sequences(rig.log) == {5: [0, 1]}
+    rig.log.advance_high_watermark(2)
+    rig.log.advance_start_offset(2)
+    await rig.logs.checkpoint([rig.log])  # the second checkpoint reaches the start
+    assert not rig.log.segments
+    await rig.restart(clean=False)
+    assert rig.log.start_offset == 2
+    assert sequences(rig.log) == {5: [0, 1]}
+
+
+async def test_the_facts_name_a_log_start_only_once_the_snapshot_of_its_producers_is_durable(rig: Rig) -> None:
+    """A power failure would remove the snapshot, and the batches below the start would be deleted already."""
+    log = rig.create(SMALL)
+    for number in range(3):
+        record(log, number)
+    await rig.settle(log)
+    log.advance_start_offset(3)
+    assert log.upkeep.take_state().start_offset == 0
+    record(log, 3)  # a new segment begins, and the snapshot is written to the page cache
+    assert [path.stem.lstrip("0") for path in rig.files(log, "producers")] == ["3"]
+    assert log.upkeep.take_state().start_offset == 0
+    await rig.logs.flush_all([log])
+    assert log.upkeep.take_state().start_offset == 3
+
+
+async def test_a_good_snapshot_of_an_earlier_process_is_flushed_and_not_replaced(rig: Rig) -> None:
+    """Facts may depend on it: a power failure after its removal would leave no state of the producers."""
+    log = rig.create(SMALL)
+    record(log, 0)
+    await rig.settle(log)
+    await rig.logs.checkpoint([log])
+    await rig.restart(clean=False)
+    log = rig.log
+    (path,) = rig.files(log, "producers")
+    before = path.with_suffix(".before")
+    before.hardlink_to(path)
+    log.upkeep.prepare_checkpoint()
+    assert path.samefile(before)
+    assert path.name in {Path(file.path).name for file in log.durability.take_ticket().files}
+
+
+async def test_a_torn_snapshot_at_the_end_of_the_log_is_written_again(rig: Rig) -> None:
+    log = rig.create(SMALL)
+    record(log, 0)
+    await rig.settle(log)
+    await rig.logs.checkpoint([log])
+    await rig.kill()
+    (path,) = rig.files(log, "producers")
+    path.write_bytes(path.read_bytes()[:-1])
+    await rig.start()
+    await rig.settle(rig.log)
+    rig.log.advance_start_offset(1)
+    await rig.logs.checkpoint([rig.log])
+    assert not rig.log.segments
+    await rig.restart(clean=False)
+    assert sequences(rig.log) == {5: [0]}
+
+
+async def test_a_truncation_forgets_the_snapshots_above_the_new_end(rig: Rig) -> None:
+    log = rig.create(SMALL)
+    record(log, 0)
+    await rig.settle(log)
+    record(log, 1)
+    await rig.logs.checkpoint([log])
+    assert log.marks.snapshot_offset == 2
+    log.truncate_to(1)
+    log.advance_start_offset(1)
+    assert log.upkeep.take_state().start_offset == 0
+    log.upkeep.prepare_checkpoint()
+    await rig.logs.flush_all([log])
+    assert log.upkeep.take_state().start_offset == 1
+
+
+async def test_a_snapshot_that_a_truncation_removed_before_its_flush_does_not_count(rig: Rig) -> None:
+    log = rig.create(SMALL)
+    record(log, 0)
+    await rig.settle(log)
+    record(log, 1)
+    log.upkeep.prepare_checkpoint()
+    log.truncate_to(1)
+    await rig.logs.flush_all([log])
+    assert log.marks.snapshot_offset == -1
+
+
+async def test_a_snapshot_counts_if_it_was_flushed_while_flushes_were_held_back(rig: Rig) -> None:
+    """Otherwise the start of a log whose move failed would not reach the facts before another append."""
+    log = rig.create(SMALL)
+    record(log, 0)
+    await rig.settle(log)
+    log.durability.hold()
+    log.upkeep.prepare_checkpoint()
+    await rig.logs.flush_all([log])
+    assert log.marks.snapshot_offset == -1
+    log.durability.release()
+    assert log.marks.snapshot_offset == 1
+
+
+async def test_a_snapshot_counts_if_two_flushes_ended_while_a_reset_was_being_written(rig: Rig) -> None:
+    log = rig.create(SMALL)
+    record(log, 0)
+    await rig.settle(log)
+    with log.durability.changing_fact():
+        log.upkeep.prepare_checkpoint()
+        await rig.logs.flush_all([log])
+        record(log, 1)
+        await rig.logs.flush_all([log])
+    assert log.marks.snapshot_offset == 1
 
 
 async def test_no_producer_snapshot_outlives_the_records_that_a_crash_removed(rig: Rig) -> None:
