@@ -37,5 +37,10 @@ def serve(config: NodeConfig, environ: Mapping[str, str], run_once: RunOnce) -> 
         )
 
     return runtime.serve(
-        config.role, body, log_format=config.log_format, shutdown_timeout_ms=config.shutdown_timeout_ms, environ=environ
+        config.role,
+        body,
+        log_format=config.log_format,
+        shutdown_timeout_ms=config.shutdown_timeout_ms,
+        environ=environ,
+        loop_held_ms=config.log_loop_held_ms,
     )

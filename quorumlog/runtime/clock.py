@@ -35,6 +35,11 @@ def elapsed_s() -> float:
     return time.perf_counter()
 
 
+def processor_s() -> float:
+    """Return the processor time that the calling thread has used, in seconds."""
+    return time.thread_time()
+
+
 class CautiousClock:
     """The wall clock for retention: a forward jump takes effect only after a delay.
 

@@ -266,6 +266,16 @@ KEYS: tuple[Key, ...] = (
         BOTH,
         _both("--log-level"),
     ),
+    Key(
+        "logging.loop.held.ms",
+        INTEGER,
+        0,
+        "log what holds the event loop for at least this long, with its stack; 0: do not watch the loop",
+        BOTH,
+        (),
+        0,
+        60_000,
+    ),
     Key("quorum.election.timeout.ms", INTEGER, 1000, "a candidate waits this long for votes", BOTH, (), 50, 60_000),
     Key(
         "quorum.fetch.timeout.ms",
@@ -428,6 +438,7 @@ class NodeConfig:
     http_listen: Address | None = None
     log_format: str = "text"
     log_level: str = "info"
+    log_loop_held_ms: int = 0
     quorum_election_timeout_ms: int = 1000
     quorum_fetch_timeout_ms: int = 2000
     quorum_append_linger_ms: int = 0
@@ -673,6 +684,7 @@ def _build(role: str, settings: Settings, listeners: tuple[KafkaListener, ...]) 
         http_listen=values["http.listen"],
         log_format=values["logging.format"],
         log_level=values["logging.level"],
+        log_loop_held_ms=values["logging.loop.held.ms"],
         quorum_election_timeout_ms=values["quorum.election.timeout.ms"],
         quorum_fetch_timeout_ms=values["quorum.fetch.timeout.ms"],
         quorum_append_linger_ms=values["quorum.append.linger.ms"],

@@ -31,6 +31,7 @@ from quorumlog.errors import ConfigError, FatalError, QuorumlogError
 from quorumlog.runtime.descriptors import raise_descriptor_limit
 from quorumlog.runtime.garbage import keep_loaded, short_pauses
 from quorumlog.runtime.logging import get_logger
+from quorumlog.runtime.loop_watch import watched_loop
 
 logger = get_logger("run")
 
@@ -161,12 +162,23 @@ class Notifier:
 Body = Callable[[Process], Awaitable[None]]
 
 
-def serve(program: str, body: Body, *, log_format: str, shutdown_timeout_ms: int, environ: Mapping[str, str]) -> int:
-    """Run a server to its end, report an error on standard error, and return the exit status."""
+def serve(
+    program: str,
+    body: Body,
+    *,
+    log_format: str,
+    shutdown_timeout_ms: int,
+    environ: Mapping[str, str],
+    loop_held_ms: int = 0,
+) -> int:
+    """Run a server to its end, report an error on standard error, and return the exit status.
+
+    loop_held_ms: log what holds the event loop for at least this long; 0: log nothing (see `loop_watch`).
+    """
     raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner, short_pauses():
-            return runner.run(_main(program, body, log_format, shutdown_timeout_ms, environ))
+            return runner.run(_watched(_main(program, body, log_format, shutdown_timeout_ms, environ), loop_held_ms))
     except KeyboardInterrupt:
         return EXIT_OK
 
@@ -177,6 +189,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+async def _watched(main: Awaitable[int], loop_held_ms: int) -> int:
+    with watched_loop(loop_held_ms / 1000):
+        return await main
 
 
 async def _main(program: str, body: Body, log_format: str, shutdown_timeout_ms: int, environ: Mapping[str, str]) -> int:

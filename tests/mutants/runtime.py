@@ -8,6 +8,7 @@ FILE_DISK = "quorumlog/runtime/file_disk.py"
 DATA_DIRECTORY = "quorumlog/runtime/data_directory.py"
 SQLITE_FACTS = "quorumlog/runtime/sqlite_facts.py"
 SYNCS = "quorumlog/runtime/syncs.py"
+LOOP_WATCH = "quorumlog/runtime/loop_watch.py"
 LOGGING = "quorumlog/runtime/logging.py"
 SERVER_CLI = "quorumlog/runtime/server_cli.py"
 UNIT = "tests/unit/quorumlog/runtime"
@@ -222,5 +223,40 @@ MUTANTS = (
         "    if status == EXIT_OK:  # otherwise the last line is the error\n",
         "    if True:\n",
         (f"{UNIT}/test_run.py::test_a_failure_is_not_logged_as_a_stop",),
+    ),
+    Mutant(
+        "the watch of the loop logs the line of a hold without its stack",
+        LOOP_WATCH,
+        "                    self._stack = stack\n",
+        "                    pass\n",
+        (f"{UNIT}/test_loop_watch.py::test_a_hold_is_logged_with_the_calls_that_hold_the_loop",),
+    ),
+    Mutant(
+        "the watch of the loop counts the garbage collections of earlier holds",
+        LOOP_WATCH,
+        "self._stack, self._collected_s = None, 0.0",
+        "self._stack = None",
+        (f"{UNIT}/test_loop_watch.py::test_a_line_gives_the_share_of_the_garbage_collector_in_its_own_hold",),
+    ),
+    Mutant(
+        "the watch of the loop logs every turn",
+        LOOP_WATCH,
+        "if held_s >= self._limit_s:",
+        "if held_s >= 0:",
+        (f"{UNIT}/test_loop_watch.py::test_a_loop_that_is_held_for_less_than_the_limit_logs_nothing",),
+    ),
+    Mutant(
+        "the watch of the loop leaves its thread",
+        LOOP_WATCH,
+        "        self._ended.set()\n        self._looking.join()\n",
+        "",
+        (f"{UNIT}/test_loop_watch.py::test_the_watch_leaves_no_thread_no_timer_and_no_callback_of_the_collector",),
+    ),
+    Mutant(
+        "a server ignores the setting of the watch of its loop",
+        "quorumlog/runtime/run.py",
+        "with watched_loop(loop_held_ms / 1000):",
+        "with watched_loop(0):",
+        (f"{UNIT}/test_loop_watch.py::test_a_server_watches_its_loop",),
     ),
 )
