@@ -27,7 +27,7 @@ NEXT_STEPS: Final = {
     ApiError.UNKNOWN_TOPIC_OR_PARTITION: _LISTS,
     ApiError.UNKNOWN_TOPIC_ID: _LISTS,
     ApiError.INVALID_TOPIC_EXCEPTION: "use 1 to 249 letters, digits, dots, dashes and underscores",
-    ApiError.INVALID_PARTITIONS: "describe_topic() shows the partitions; their number can only grow",
+    ApiError.INVALID_PARTITIONS: "describe_topic() shows the partitions; add_partitions() can only raise their number",
     ApiError.INVALID_REPLICATION_FACTOR: "cluster() lists the brokers; a partition has at most one replica on each",
     ApiError.INVALID_REPLICA_ASSIGNMENT: "cluster() lists the brokers; name each at most once for a partition",
     ApiError.INVALID_CONFIG: "get_configs() lists the configs and their values",
@@ -43,7 +43,8 @@ NEXT_STEPS: Final = {
     "GROUP_AUTHORIZATION_FAILED": "ask the owner of the cluster for the right to do this with the group",
     ApiError.CLUSTER_AUTHORIZATION_FAILED: "ask the owner of the cluster for the right to do this",
     ApiError.CLIENT_CLOSED: "make a new Admin",
-    ApiError.UNSUPPORTED_VERSION: "use brokers of Apache Kafka 3.1 or later, or of quorumlog",
+    ApiError.UNSUPPORTED_VERSION: "use brokers of Apache Kafka 3.1 or later, or of quorumlog; for configs of groups in "
+    "quorumlog: kctl features upgrade",
 }
 _NO_ANSWER: Final = (ApiError.TIMED_OUT, ApiError.REQUEST_TIMED_OUT)
 _RETRY: Final = "check that the brokers run, then retry"

@@ -27,6 +27,7 @@ from quorumlog.client import (
     RefusalsError,
     ShareOffset,
 )
+from quorumlog.client.admin_values import refused
 from quorumlog.client.coordinators import AT_ONCE_MAX
 from quorumlog.client.group_descriptions import CommittedOffset
 from quorumlog.client.kafka import CHECK_ADDRESSES
@@ -196,11 +197,18 @@ async def test_add_partitions_succeeds_after_a_lost_answer_if_the_topic_has_the_
         await admin.add_partitions("orders", 3)
         assert kafka.topics == {"orders": 3}
         kafka.lost = 1
-        assert (await refusal_of(admin.add_partitions("orders", 2))).code == "INVALID_PARTITIONS"
+        fewer = await refusal_of(admin.add_partitions("orders", 2))
+        assert (fewer.code, "add_partitions() can only raise" in fewer.next_step) == ("INVALID_PARTITIONS", True)
         assert (await refusal_of(admin.add_partitions("orders", 3))).code == "INVALID_PARTITIONS"
 
 
 # -- refusals
+
+
+def test_the_refusal_of_an_unsupported_request_names_the_command_that_permits_configs_of_groups() -> None:
+    error = refused(KafkaCode.UNSUPPORTED_VERSION, "configs of group g")
+    assert error.code == "UNSUPPORTED_VERSION"
+    assert error.next_step.endswith("kctl features upgrade")
 
 
 async def test_create_topics_tries_all_topics_and_reports_all_refusals() -> None:
