@@ -20,8 +20,8 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Maximum size of one partition's records that are appended but not committed.  Above this limit, calls that may
     append get COORDINATOR_NOT_AVAILABLE, so that the log does not grow without bound while followers are slow."""
     queue_max: int = 20_000
-    """Maximum number of operations of one partition that wait for their turn.  Further operations without a call are
-    dropped with a warning."""
+    """While this many operations of one partition wait for their turn, further operations without a call are dropped
+    with a warning.  Operations of calls are limited by `calls_max`."""
     append_bytes: int = 1 << 20
     """Bytes of records after which an append takes no further operation.  Operations that still wait follow in the next
     append."""

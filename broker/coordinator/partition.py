@@ -13,7 +13,8 @@ when they are due.
 
 **Loading.**  The machine replays the whole log of the partition, including records that are not committed yet: only
 this leader can append after them, and no leader truncates its own log.  It serves once the high watermark has reached
-the end of that replay.  At that point, it has everything that an earlier leader acknowledged.
+the end of that replay, and an append is possible: enough replicas are in sync, and the last truncation is durable.  At
+that point, it has everything that an earlier leader acknowledged.
 
 **Dropping.**  The machine applies each step as soon as it computes the step.  If the append fails, the log lacks the
 records of the step.  So the machine is dropped and loaded anew, and all waiting calls are refused.  To avoid this while

@@ -73,8 +73,8 @@ class ShareSessions:
     def begin(self, key: SessionKey, peer: str, epoch: int, sessions_max: int, now_ms: int) -> ShareSession | KafkaCode:
         """Return the session of a request, or the error.  The caller calls `end` after a request with END_SESSION.
 
-        epoch: NEW_SESSION replaces an earlier session of the member; END_SESSION is valid at any time.  Any other epoch
-        must be the session's `next_epoch`.
+        epoch: NEW_SESSION replaces an earlier session of the member.  END_SESSION is accepted for any existing session,
+        whatever its `next_epoch` is.  Any other epoch must be the session's `next_epoch`.
         sessions_max: a further session gets SHARE_SESSION_LIMIT_REACHED, unless an idle session can be dropped.
         """
         session = self._sessions.get(key)

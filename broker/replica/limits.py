@@ -83,9 +83,9 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     producer_expiration_ms: int = 24 * 60 * 60 * 1000
     """The state of an idempotent producer expires after this time without a batch."""
     producer_id_low_water: int = 1_000
-    """The broker requests the next block of producer ids when fewer ids than this are left.  So this number of
-    producers can start while no controller is active.  Further ones get COORDINATOR_LOAD_IN_PROGRESS, which clients
-    retry."""
+    """The broker requests the next block of producer ids when fewer ids than this are left.  So about this number of
+    producers or more can start while no controller is active.  Further ones get COORDINATOR_LOAD_IN_PROGRESS, which
+    clients retry."""
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Producer ids that this broker may give out.
 
 The controller allocates them in blocks.  `ProducerIdPool.run` asks for a block as soon as this broker is registered,
-and for the next one whenever fewer than `low_water` ids are left.  So a broker serves at least that many new producers
-while no controller is active.  The reserve is soft state: ids that are left when the process ends are never used.
+and for the next one whenever fewer than `low_water` ids are left.  So a broker serves about that many new producers or
+more while no controller is active.  The reserve is soft state: ids that are left when the process ends are never used.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class LeaderHistory:
             self.end_transfer(VoterChangeError.NOT_LEADER, f"node {leader_id} now leads epoch {epoch}")
 
     def note_failure(self, node_id: int, now_ms: int) -> None:
-        """Do not prefer this node for a time that doubles with each failure."""
+        """Do not prefer this node for a time that doubles with each failure, up to `preference_wait_max_ms`."""
         config = self._state.config
         found = self._unsteady.get(node_id)
         failures = found.failures + 1 if found is not None else 1
