@@ -136,8 +136,8 @@ WRITING: Sequence[Option] = (
     Option(("maxRecordsPerSecond",), "limits the rate of each task", shown="none"),
     Option(
         ("atomic",),
-        "true: the rows of a batch become visible all together, once; false: each row at once, and a repeated task "
-        "writes its rows again",
+        "true: all rows of a batch become visible together, and exactly once; false: each row becomes visible as soon "
+        "as it is written, and a repeated task writes its rows again",
         shown="true; false for brokers that are not of quorumlog, and with `kafka.acks=1`",
     ),
     Option(

@@ -65,7 +65,7 @@ logger = get_logger("coordinator")
 M = TypeVar("M", bound=Machine[Any, Any])
 
 Operation = Callable[[M, int], Step]
-"""Applies one operation to the machine, at a time in ms."""
+"""Applies an operation to the machine; the second argument is the time in ms."""
 
 OnEffect = Callable[["Coordinator[M]", Any], None]
 
@@ -552,7 +552,7 @@ class Coordinator(Generic[M]):
 
 
 def _ends_transaction(records: list[Record]) -> bool:
-    """Return whether the last record is a marker, which no operation may follow in its turn.
+    """Return whether the last record is a marker.  No operation may be applied after a marker in the same turn.
 
     Operations compare producers with the log, and the log learns about the marker only when it is appended.  A record
     of the same producer after the marker would begin a transaction that nobody ends.

@@ -67,7 +67,7 @@ def share_config(image: ClusterImage, group: str) -> ShareConfig:
 class ShareGroups:
     """Starts and closes the parts, gives them their configs, and passes requests on to them.
 
-    resolve: returns the address of a broker's inter-broker listener; None while it is not registered.
+    resolve: returns the address of a broker's inter-broker listener; None while the broker is not registered.
     produce: appends dead letters to a partition that this broker leads.
     """
 
@@ -90,7 +90,8 @@ class ShareGroups:
         self.fetches = ShareFetchService(self.partitions, self._limits)
         self._reminders = ShareReminders(self.states.shell, cluster, resolve, self.write_dead_letters, self._limits)
         self._group_states = ShareGroupStates(groups, self.states, cluster)
-        # `LogEnds` drops a connection after its timeout, and a save may take longer.  So it has its own connections.
+        # `LogEnds` drops a connection after its timeout.  A save may take longer than this timeout, so `LogEnds` does
+        # not share the connections of `ShareStates`.
         self._log_end_links = BrokerLinks(resolve)
         self._log_ends = LogEnds(table, self._log_end_links, self._limits)
         self._reminding: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""The leaders that this node has known: how the last leadership ended, and which leaders lost it quickly.
+"""The leaders that this node has known: how the last leadership ended, and which leaders lost leadership quickly.
 
 Every node records this from its own observations.  So a new leader also knows a preferred node that recently failed to
 keep leadership, and does not hand over to it for a while.

@@ -21,7 +21,7 @@ SHOWN_MAX: Final = 5
 """Maximum number of refusals that a message shows; `RefusalsError.refusals` has all."""
 _STOP_MEMBERS: Final = "stop the members of the group first; describe_group() lists them"
 _LISTS: Final = "topics() lists the topics; describe_topic() lists the partitions of a topic"
-_LOOK: Final = "check that the brokers run; a change may have been made, so check before you retry"
+_LOOK: Final = "check that the brokers run; a change may have been made, so look for it before you retry"
 NEXT_STEPS: Final = {
     ApiError.TOPIC_ALREADY_EXISTS: "describe_topic() shows the topic; use another name, or delete it first",
     ApiError.UNKNOWN_TOPIC_OR_PARTITION: _LISTS,
@@ -188,7 +188,10 @@ def done_or_raise(outcomes: Mapping[K, T | ClusterError]) -> dict[K, T]:
 
 
 def changed_perhaps(error: ClusterError) -> ClusterError:
-    """Return the error of a call that changes something; if it or a part has no answer, name this as the next step."""
+    """Return the error of a call that changes something.
+
+    If no answer arrived for the call or for one of its parts, the next step asks to check the outcome.
+    """
     parts = error.refusals.values() if isinstance(error, RefusalsError) else ()
     for each in (error, *parts):
         if each.code in _NO_ANSWER:

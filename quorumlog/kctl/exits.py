@@ -26,6 +26,7 @@ def _of_refusal(error: ClusterError) -> ExitCode:
     known = ApiError.named(error.code)
     if known is not None and known.exit_code is not None:
         return known.exit_code
-    if error.code.endswith("AUTHORIZATION_FAILED") or error.code.startswith("SASL_"):  # only other Kafka brokers use it
+    # Only brokers of Apache Kafka send these errors.
+    if error.code.endswith("AUTHORIZATION_FAILED") or error.code.startswith("SASL_"):
         return ExitCode.NOT_AUTHORISED
     return ExitCode.UNAVAILABLE if error.retriable else ExitCode.REFUSED

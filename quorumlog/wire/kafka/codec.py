@@ -1,6 +1,6 @@
-"""Headers, and the generated schemas of `kio` behind plain mappings.
+"""Reads and writes message headers, decodes messages, and converts nested mappings to messages of `kio`.
 
-A message is named by (api key, version).  Importing every schema takes 0.9 s and 32 MB, so each is imported at its
+A schema is identified by (api key, version).  Importing every schema takes 0.9 s and 32 MB, so each is imported at its
 first use (about 5 ms) and kept.  The writer takes nested mappings, and fills in fields that the caller does not set.
 A mapping may name fields of any version, so that it serves all versions.
 
