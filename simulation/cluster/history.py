@@ -113,14 +113,15 @@ def peek(log: PartitionLog, offset: int, end: int) -> bytes:
     Raises:
         CorruptStoreError: the batches are damaged.
     """
-    checked = [(segment, segment._checked) for segment in log.segments]
+    at = bisect_right(log.segments, offset, key=lambda one: one.end_offset)
+    read = [(segment, segment._checked) for segment in log.segments[at : at + 1]]  # a read reaches only one segment
     recent, log._reader._recent = log._reader._recent, _NOTHING_RECENT
     try:
         return bytes(log.read(offset, READ_BYTES, end))
     finally:
         log._reader._recent = recent
-        for segment, before in checked:
-            segment._checked = before
+        for segment, checked in read:
+            segment._checked = checked
 
 
 def batches_of(log: PartitionLog, offset: int, end: int, keyed: bool = False) -> Iterator[Committed]:

@@ -84,7 +84,10 @@ class ReplicaWatch:
         begin, stop = (copy.log.start_offset, end) if changed is None else (changed.start, min(changed.stop, end))
         if begin < stop:  # a segment above the compared records must not count as compared
             self._compare(run, history, copy, stop, begin)
-        self._compacted.read_whole(run, history, copy.log, end)
+        if changed is None:
+            self._compacted.read_whole(run, history, copy.log, end)
+        else:
+            self._compacted.swapped(run, history, copy.log, end, changed)
 
     # Changes of a log
 

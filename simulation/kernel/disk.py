@@ -282,7 +282,7 @@ class SimulatedDisk:
     def rename(self, old: str, new: str) -> None:
         self._check_has_room(old)
         old, new = old.strip("/"), new.strip("/")
-        taken = [one for one in self._files if one.startswith(new + "/")]
+        taken = [] if old in self._files else [one for one in self._files if one.startswith(new + "/")]
         assert not taken, f"{old} cannot replace {new}, which is not empty: {taken}"  # as a real file system refuses it
         changes: list[_Change] = []
         below = old + "/"

@@ -569,6 +569,67 @@ def test_a_log_that_is_opened_without_its_tail_may_lack_the_tombstones_of_the_ta
         watch._compacted.read_whole(run, compacted, log, 4)
 
 
+class CompactedReplica:
+    """A replica of the fixture `compacted`, with the values of keys a and b, and then the tombstone of b.
+
+    present: its batches, by which a test compacts it.
+    """
+
+    def __init__(self, compacted: History, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.history = compacted
+        self.log: Any = SimpleNamespace(key=compacted.key, directory_id=UUID(int=2), start_offset=0)
+        self.run = BrokerRun(1, cast(Any, SimpleNamespace(_sources=SimpleNamespace(wall_ms=lambda: NOW_MS))))
+        self.watch = compactions.CompactionWatch(Evidence(frozenset(), {}), lambda: 20.0)
+        self.present = [
+            keyed_batch(0, None, entry(b"a", b"2"), entry(b"b", b"3"), None),
+            keyed_batch(3, entry(b"b", None)),
+        ]
+        self.whole_reads = 0
+        monkeypatch.setattr(compactions, "batches_of", self._batches_of)
+        whole = keyed_batch(0, None, entry(b"a", b"2"), entry(b"b", b"3"), entry(b"b", None))
+        self.watch.compared(self.run, compacted, self.log, whole)
+
+    def _batches_of(self, _: Any, start: int, end: int, keyed: bool) -> list[Committed]:
+        self.whole_reads += start == 0 and end == 4
+        return [batch for batch in self.present if start <= batch.base_offset < end]
+
+    def swap(self, changed: range, *batches: Committed) -> None:
+        self.present = [*(one for one in self.present if one.base_offset not in changed), *batches]
+        self.watch.swapped(self.run, self.history, self.log, 4, changed)
+
+
+@pytest.fixture
+def replica(compacted: History, monkeypatch: pytest.MonkeyPatch) -> CompactedReplica:
+    return CompactedReplica(compacted, monkeypatch)
+
+
+def test_a_compaction_that_removes_a_tombstone_and_leaves_an_older_value_elsewhere_is_reported(
+    replica: CompactedReplica,
+) -> None:
+    with pytest.raises(Violation, match="key b'b' has the value of offset 2 again"):
+        replica.swap(range(3, 4), keyed_batch(3, None))
+
+
+def test_a_compaction_that_leaves_an_older_value_after_its_tombstone_was_removed_is_reported(
+    replica: CompactedReplica,
+) -> None:
+    replica.present[0] = keyed_batch(0, None, entry(b"a", b"2"), None)
+    replica.swap(range(3, 4), keyed_batch(3, None))
+    with pytest.raises(Violation, match="key b'b' has the value of offset 2 again"):
+        replica.swap(range(3), keyed_batch(0, None, None, entry(b"b", b"3")))
+
+
+def test_the_whole_replica_is_read_only_after_compactions_that_may_contradict_its_tombstones(
+    replica: CompactedReplica,
+) -> None:
+    replica.swap(range(3), keyed_batch(0, None, entry(b"a", b"2"), None))
+    assert replica.whole_reads == 0
+    replica.swap(range(3, 4), keyed_batch(3, None))
+    assert replica.whole_reads == 1
+    replica.swap(range(3, 4), keyed_batch(3, None))
+    assert replica.whole_reads == 1
+
+
 def test_a_compacted_segment_above_the_compared_records_does_not_count_as_compared(
     compacted: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -578,7 +639,7 @@ def test_a_compacted_segment_above_the_compared_records_does_not_count_as_compar
     watch = ReplicaWatch(evidence, *(cast(Any, SimpleNamespace(opened=lambda *_: None)),) * 3, lambda: 20.0, FORGETS_S)
     log: Any = SimpleNamespace(start_offset=0, end_offset=4)
     copy = Copy(log, log.start_offset)
-    monkeypatch.setattr(watch._compacted, "read_whole", lambda *_: None)
+    monkeypatch.setattr(watch._compacted, "swapped", lambda *_: None)
     watch._read_again(cast(BrokerRun, None), compacted.key, copy, range(2, 4))
     assert copy.compared == 0
 
