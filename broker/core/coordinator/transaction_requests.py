@@ -43,7 +43,7 @@ class TransactionLimits(msgspec.Struct, frozen=True):
 
     timeout_max_ms: the longest timeout of a transaction; a longer one gets INVALID_TRANSACTION_TIMEOUT.
     expiration_ms: an id without an open transaction is deleted when it has not changed for this long.
-    sweep_interval_ms: time between two searches for such ids.
+    sweep_interval_ms: time between two searches for ids that have expired.
     ids_max: ids of one coordinator; further ids get POLICY_VIOLATION.
     partitions_max: partitions of one transaction; a request for more gets INVALID_REQUEST.
     name_max_bytes: bytes of a transactional id; a longer id gets INVALID_REQUEST.
