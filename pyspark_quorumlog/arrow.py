@@ -211,11 +211,24 @@ class _Headers(NamedTuple):
     def array(self, rows: int) -> pa.Array:
         total = int(self.ends[rows])
         entries = pa.StructArray.from_arrays(
-            [self.key.array(total, pa.string()), self.value.array(total, pa.binary())], fields=list(HEADER_TYPE)
+            [self._names(total), self.value.array(total, pa.binary())], fields=list(HEADER_TYPE)
         )
         filled = np.diff(self.ends[: rows + 1]) > 0  # a record without headers has NULL, as in Spark's Kafka source
         bitmap = None if filled.all() else pa.py_buffer(np.packbits(filled, bitorder="little"))
         return pa.Array.from_buffers(HEADERS_TYPE, rows, [bitmap, pa.py_buffer(self.ends)], children=[entries])
+
+    def _names(self, total: int) -> pa.Array:
+        """Return the names.  Bytes that are not UTF-8 are replaced by U+FFFD, as Kafka's Java client does.
+
+        Brokers do not check names.  Arrow's text must be UTF-8, or functions that use it fail.
+        """
+        names = self.key.array(total, pa.string())
+        try:
+            names.validate(full=True)
+        except pa.ArrowInvalid:
+            found = self.key.array(total, pa.binary()).to_pylist()
+            names = pa.array([name.decode(errors="replace") for name in found], pa.string())
+        return names
 
 
 def _constant_text(text: str, rows: int) -> pa.Array:
@@ -456,7 +469,15 @@ def _topics(column: pa.Array) -> tuple[Int32s, tuple[str, ...]]:
             ApiError.INVALID_TOPIC, "a row has no topic", "fill the column topic, or set the option topic"
         )
     encoded = column.dictionary_encode()
-    return _int32s(encoded.indices), tuple(encoded.dictionary.to_pylist())
+    try:
+        topics = tuple(encoded.dictionary.to_pylist())
+    except UnicodeDecodeError as error:
+        raise ClusterError(
+            ApiError.INVALID_TOPIC,
+            f"a row names the topic {error.object[:KEY_SHOWN_MAX]!r}, which is not UTF-8",
+            "correct the column topic, or set the option topic",
+        ) from None
+    return _int32s(encoded.indices), topics
 
 
 def _headers_column(column: pa.Array, key: BytesColumn | None) -> HeadersColumn:
@@ -465,7 +486,9 @@ def _headers_column(column: pa.Array, key: BytesColumn | None) -> HeadersColumn:
     keys, values = entries.field(0), entries.field(1)  # `field` keeps offsets and ignores the struct's nulls
     if entries.null_count or keys.null_count:  # perhaps in rows outside this slice of a column
         nameless = (
-            row for row, found in enumerate(column) if any(not one or one["key"] is None for one in found.as_py() or ())
+            row
+            for row, found in enumerate(column)
+            if found.is_valid and (found.values.null_count or found.values.field(0).null_count)
         )
         if (row := next(nameless, None)) is not None:
             named = f"a header of a row {_key_named(key, row)} has no key"

@@ -332,6 +332,27 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "the name of a header becomes text that is not UTF-8",
+        "pyspark_quorumlog/arrow.py",
+        "            names.validate(full=True)\n",
+        "            pass\n",
+        ("tests/properties/test_records_codec.py::test_a_header_name_that_is_not_utf_8_becomes_text_that_is",),
+    ),
+    Mutant(
+        "the error about a topic that is not UTF-8 does not name it",
+        "pyspark_quorumlog/arrow.py",
+        "    except UnicodeDecodeError as error:\n",
+        "    except KeyError as error:\n",
+        (f"{UNIT}/test_writing.py::test_a_row_whose_topic_is_not_utf_8_is_named",),
+    ),
+    Mutant(
+        "a header without a key is written",
+        "pyspark_quorumlog/arrow.py",
+        "(found.values.null_count or found.values.field(0).null_count)",
+        "found.values.null_count",
+        (f"{UNIT}/test_writing.py::test_a_header_without_a_key_is_named_although_another_key_is_not_utf_8",),
+    ),
+    Mutant(
         "the collection after each task walks the modules",
         "pyspark_quorumlog/worker.py",
         "    keep_loaded()\n",

@@ -36,6 +36,7 @@ from quorumlog.wire.record_batch import (
     patch,
     seal,
 )
+from tests.unit.broker.log.batches import varint
 from tests.unit.quorumlog.wire.framing import BadBody, bad_bodies, body_of, record, sealed
 
 NOW = 1_700_000_000_000
@@ -96,6 +97,18 @@ def test_the_compiled_decoder_agrees_with_the_plain_one(parts: Any, first: int, 
     assert without.equals(table.drop_columns(["headers"]))
     everything = [record for content, _, _ in parts for record in content]
     assert [record[3:] for record in decode_batches(data)] == [(r.key, r.value, r.headers) for r in everything]
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"ok\xc3", b"\xed\xa0\x80", b"\xc3\xa4"])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_a_header_name_that_is_not_utf_8_becomes_text_that_is(name: bytes, codec: Codec) -> None:
+    """A producer may send any bytes.  Text that is not UTF-8 would fail each query that uses it."""
+    header = varint(1) + varint(len(name)) + name + varint(1) + b"1"
+    data = sealed(body_of(record(0), record(1, headers=header), record(2, headers=b"\x02\x02h\x01")), 3, codec)
+    table = decode(data, 0, 3, "t", 7, with_headers=True)
+    table.validate(full=True)
+    assert as_records(table) == list(decode_batches(data))
+    assert as_records(table)[1].headers == ((name.decode(errors="replace"), b"1"),)
 
 
 def test_rows_are_divided_before_the_text_of_their_topic_exceeds_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:

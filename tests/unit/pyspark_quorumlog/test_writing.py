@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -107,6 +108,30 @@ def test_a_write_to_brokers_without_scopes_uses_no_transaction_and_fails_if_one_
     assert open_batch(parse_write(given), "scope") is None
     with pytest.raises(OptionError, match="option atomic is true, but these brokers have no transaction scopes"):
         open_batch(parse_write(given | {"atomic": "true"}), "scope")
+
+
+def not_utf_8(*texts: bytes) -> pa.Array:
+    """Return text that Spark permits: a cast from binary to string checks nothing."""
+    return pa.array(texts, pa.binary()).view(pa.string())
+
+
+def test_a_row_whose_topic_is_not_utf_8_is_named(cluster: ThreadedBrokers) -> None:
+    rows = pa.record_batch({"value": pa.array([b"0", b"1"]), "topic": not_utf_8(b"t", b"caf\xe9")})
+    said = r"a row names the topic b'caf\xe9', which is not UTF-8; correct the column topic, or set the option topic"
+    with pytest.raises(ClusterError, match=re.escape(said)):
+        write_rows(parse_write({"bootstrap.servers": cluster.brokers.bootstrap}), iter([rows]), 0)
+
+
+def test_a_header_without_a_key_is_named_although_another_key_is_not_utf_8(cluster: ThreadedBrokers) -> None:
+    cluster.run(cluster.brokers.create("t", [1]))
+    names = pa.concat_arrays([not_utf_8(b"caf\xe9"), pa.array(["h", None], pa.string())])
+    entries = pa.StructArray.from_arrays([names, pa.array([b"1", b"2", b"3"])], ["key", "value"])
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 2, 3]), entries)
+    rows = pa.record_batch({"key": ["a", "b", "c"], "value": ["0", "1", "2"], "headers": lists})
+    options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t"})
+    with pytest.raises(ClusterError, match="a header of a row with the key b'c' has no key"):
+        write_rows(options, iter([rows]), 0)
+    assert write_rows(options, iter([rows.slice(0, 2)]), 0).record_count == 2
 
 
 def test_a_batch_write_warns_that_it_does_not_use_the_scope_of_a_stream(
