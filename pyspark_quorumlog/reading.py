@@ -133,8 +133,9 @@ def _named(error: UnreadableBatchError, task: OffsetRange) -> ClusterError:
     named = error.of(task.topic, task.partition, next_step)
     if error.base_offset is not None and error.end_offset is not None:
         named.message += (
-            f"; to read without it, read up to offset {error.base_offset} (endingOffsets) "
-            f"and from offset {error.end_offset} on (startingOffsets)"
+            f"; to read without it, read a batch up to offset {error.base_offset} (endingOffsets), "
+            f"and begin again at offset {error.end_offset} (startingOffsets; a stream also needs a new "
+            "checkpointLocation)"
         )
     return ClusterError(named.code, named.message, next_step)
 

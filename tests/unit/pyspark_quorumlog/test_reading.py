@@ -225,7 +225,8 @@ def test_the_error_about_an_unreadable_batch_names_its_offsets_and_a_next_step(
     assert next(batches).num_rows == 2
     said = (
         r"t-0: the batch of offsets 2 to 3 cannot be read: malformed record at byte 0 of the records; to read without "
-        r"it, read up to offset 2 \(endingOffsets\) and from offset 4 on \(startingOffsets\)"
+        r"it, read a batch up to offset 2 \(endingOffsets\), and begin again at offset 4 \(startingOffsets; a stream "
+        r"also needs a new checkpointLocation\)"
     )
     with pytest.raises(ClusterError, match=said):
         values(batches)
