@@ -64,6 +64,10 @@ _FORM = 'for every partition, like {"a": {"0": 23}}'
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
+_ESCAPE_OR_SET = re.compile(r"\\.|\[\^?\]?(?P<contents>(?:\\.|[^\]\\])*)\]", re.DOTALL)
+"""Constructs of a regular expression.  contents: those of a set of characters, without a `]` at its start."""
+
 _ISOLATION_LEVELS = {"read_committed": True, "read_uncommitted": False}
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -417,13 +421,28 @@ def _subscription(reader: _Reader) -> tuple[tuple[str, ...], str | None, tuple[P
     if given[0] == "subscribePattern":
         if not text:  # it would match every topic
             reader.problem("subscribePattern", "is empty; to read all topics, set it to .*")
-        try:
-            re.compile(text)
-        except re.error as error:
-            reader.problem("subscribePattern", f"is not a regular expression of Python's `re`: {error}")
+        if (problem := _pattern_problem(text)) is not None:
+            reader.problem("subscribePattern", problem)
         return (), text, ()
     assigned = reader.parsed_json("assign", _assignment, 'partitions by topic, like {"a": [0, 1]}')
     return (), None, tuple(sorted(assigned))
+
+
+def _pattern_problem(pattern: str) -> str | None:
+    """Return the reason for which the pattern is refused, or None.
+
+    The patterns of Spark's Kafka source are those of Java.  Python refuses nearly all constructs that it does not have.
+    But it accepts a set inside of a set, and `&&` in a set, and then matches other topics than Java.
+    """
+    for found in _ESCAPE_OR_SET.finditer(pattern):
+        if re.search(r"\[|&&", _ESCAPE.sub("", found["contents"] or "")):
+            where = f"the set of characters at position {found.start()}"
+            return f"has [ or && in {where}, which Java and Python's `re` read differently: write the set without them"
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return f"is not a regular expression of Python's `re`: {error}"
+    return None
 
 
 def _assignment(value: object) -> dict[Partition, int]:

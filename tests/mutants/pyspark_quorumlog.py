@@ -279,6 +279,13 @@ MUTANTS = (
         (f"{UNIT}/test_options.py::test_the_refusal_of_a_bad_read_option_names_the_option",),
     ),
     Mutant(
+        "a pattern with sets of Java matches other topics",
+        "pyspark_quorumlog/options.py",
+        're.search(r"\\[|&&", _ESCAPE',
+        're.search(r"&&", _ESCAPE',
+        (f"{UNIT}/test_options.py::test_a_pattern_that_java_reads_differently_is_refused",),
+    ),
+    Mutant(
         "a pattern matches internal topics",
         LOOKUP,
         "not state.is_internal and pattern",

@@ -305,6 +305,22 @@ def test_the_refusal_of_a_bad_stream_option_names_the_option(options: dict[str, 
         parse_read({**READ, **options}, Query.STREAM)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "position"), [("[a-z&&[^b]].*", 0), ("x[a[bc]]", 1), (r"\[[^]&&a]", 2), ("[[:alpha:]]+", 0), ("[[]", 0)]
+)
+def test_a_pattern_that_java_reads_differently_is_refused(pattern: str, position: int) -> None:
+    said = f"option subscribePattern has [ or && in the set of characters at position {position}, which Java and"
+    with pytest.raises(OptionError, match=re.escape(said)):
+        parse_read({"bootstrap.servers": "h:1", "subscribePattern": pattern}, Query.STREAM)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["[a-z]+[&]&&", r"[\[\&&]x", "[^]a]b", r"\[a\[", "[]a]", "a[b]c[d&e]", "(a|[|][|])b?"]
+)
+def test_a_pattern_that_java_and_python_read_alike_is_accepted(pattern: str) -> None:
+    assert parse_read({"bootstrap.servers": "h:1", "subscribePattern": pattern}, Query.STREAM).pattern == pattern
+
+
 def test_a_query_for_the_schema_accepts_options_that_only_batches_or_only_streams_refuse() -> None:
     for options in ({"startingOffsets": "latest"}, {"endingOffsets": "latest"}, {"maxOffsetsPerTrigger": "1"}):
         assert parse_read({**READ, **options}, Query.ANY).topics == ("t",)
