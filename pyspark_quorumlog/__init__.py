@@ -5,6 +5,9 @@ or a slow import in this module would affect every data source of the session.  
 and small modules that need only the standard library.  Functions that need pyarrow or the client import them.
 """
 
-from pyspark_quorumlog.source import DefaultSource
+try:
+    from pyspark_quorumlog.source import DefaultSource
+except ImportError:  # PySpark is older than 4.2
+    from pyspark_quorumlog.unusable import UnusableSource as DefaultSource  # type: ignore[assignment]
 
 __all__ = ["DefaultSource"]

@@ -279,6 +279,13 @@ MUTANTS = (
         (f"{UNIT}/test_options.py::test_the_refusal_of_a_bad_read_option_names_the_option",),
     ),
     Mutant(
+        "an older PySpark skips the data sources of all packages",
+        "pyspark_quorumlog/__init__.py",
+        "except ImportError:",
+        "except KeyError:",
+        (f"{UNIT}/test_unusable.py",),
+    ),
+    Mutant(
         "a pattern with sets of Java matches other topics",
         "pyspark_quorumlog/options.py",
         're.search(r"\\[|&&", _ESCAPE',
