@@ -30,7 +30,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from bench.processes import processor_s, resident_mib
+from bench.processes import processor_s, resident_mib, send_all
 from quorumlog.kctl import dev_cluster
 from tests.clients.catalog import JARS
 from tests.clients.outcomes import Skipped
@@ -66,17 +66,12 @@ class Cluster:
     logs: tuple[Path, ...] = ()
 
     def pause(self) -> None:
-        self._send(signal.SIGSTOP)
+        send_all(self.pids.values(), signal.SIGSTOP)
 
     def resume(self) -> None:
         """Continue, and return once every partition has all replicas in sync again."""
-        self._send(signal.SIGCONT)
+        send_all(self.pids.values(), signal.SIGCONT)
         wait_until_whole(self.bootstrap)
-
-    def _send(self, number: int) -> None:
-        for pid in self.pids.values():
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
 
     @contextmanager
     def stopped(self, node: int) -> Iterator[None]:
@@ -166,9 +161,7 @@ def quorumlog_cluster(port_base: int) -> Iterator[Cluster]:
             logs = tuple(Path(node.log) for node in plan.nodes)
             yield Cluster(OURS, bootstrap, pids, time.monotonic() - began, logs)
         finally:
-            for node in plan.nodes:
-                with suppress(ProcessLookupError):
-                    os.kill(node.pid, signal.SIGCONT)
+            send_all([node.pid for node in plan.nodes], signal.SIGCONT)
             asyncio.run(dev_cluster.stop_nodes(plan.nodes, lambda line: None))
 
 
@@ -180,7 +173,7 @@ def kafka_cluster() -> Iterator[Cluster]:
         Skipped: Java or the jars are missing.
     """
     command = _kafka_command()
-    ports = dict(zip(CONTROLLERS + BROKERS, _free_ports(len(CONTROLLERS + BROKERS)), strict=True))
+    ports = dict(zip(CONTROLLERS + BROKERS, free_ports(len(CONTROLLERS + BROKERS)), strict=True))
     bootstrap = ",".join(f"127.0.0.1:{ports[node]}" for node in BROKERS)
     cluster_id = _new_id()
     with ExitStack() as stack:
@@ -211,7 +204,7 @@ def kafka_broker() -> Iterator[str]:
         Skipped: Java or the jars are missing.
     """
     command = _kafka_command()
-    control, port = _free_ports(2)
+    control, port = free_ports(2)
     bootstrap = f"127.0.0.1:{port}"
     with tempfile.TemporaryDirectory(prefix="kafka-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -285,7 +278,7 @@ def _format(command: Sequence[str], cluster_id: str, file: Path) -> None:
     subprocess.run(tool, check=True, capture_output=True, timeout=TIMEOUT_S)
 
 
-def _free_ports(wanted: int) -> Sequence[int]:
+def free_ports(wanted: int) -> Sequence[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(wanted)]
         return [each.getsockname()[1] for each in sockets]

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -26,3 +31,48 @@ def thread_processor_s(folder: Path) -> float:
     """
     fields = (folder / "stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def send_all(pids: Iterable[int], number: int) -> None:
+    """Send a signal to each process that still runs."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The processes of one cluster, which can be suspended together (SIGSTOP)."""
+
+    name: str
+    pids: tuple[int, ...]
+
+    def pause(self) -> None:
+        send_all(self.pids, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        send_all(self.pids, signal.SIGCONT)
+
+    def processor_s(self) -> float:
+        return sum(processor_s(pid) for pid in self.pids)
+
+
+class Others:
+    """The processor time that anything but the measured servers and this process takes, from now on.
+
+    servers_s: returns the processor time of the servers in seconds.  They must be the same processes at both ends.
+    """
+
+    def __init__(self, servers_s: Callable[[], float]) -> None:
+        self._servers_s = servers_s
+        self._began, self._before_s = time.monotonic(), self._foreign_s()
+
+    def share(self) -> float:
+        """Return their share of the machine, 0 to 1, since this object was made."""
+        took_s = time.monotonic() - self._began
+        return (self._foreign_s() - self._before_s) / took_s / (os.cpu_count() or 1)
+
+    def _foreign_s(self) -> float:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+        busy = sum(int(value) for index, value in enumerate(fields) if index not in (3, 4)) / os.sysconf("SC_CLK_TCK")
+        return busy - self._servers_s() - sum(os.times()[:4])

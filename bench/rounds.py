@@ -1,7 +1,7 @@
-"""Rounds that measure quorumlog and Apache Kafka alternately, and the rows of their results.
+"""Rounds that measure quorumlog and a peer (Apache Kafka, or etcd) alternately, and the rows of their results.
 
 Both clusters run during the whole bench.  While one is measured, the other one is suspended.  Each round measures both,
-in alternating order.  Without Java or Maven, only quorumlog is measured.
+in alternating order.  If the peer is not installed, only quorumlog is measured.
 
 `others_processor_share` is the share of the machine that neither the measured cluster nor the client took.  If it is
 more than a few percent, the figures of the round are unreliable.
@@ -10,16 +10,15 @@ more than a few percent, the figures of the round are unreliable.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
-from bench.clusters import KAFKA, OURS, Cluster, kafka_cluster, quorumlog_cluster
+from bench.clusters import OURS, Cluster, kafka_cluster, quorumlog_cluster
 from bench.floors import floors
+from bench.processes import Others
 from tests.clients.outcomes import Skipped
 
 TINY_WITH_KAFKA: Final = "BENCH_TINY_WITH_KAFKA"
@@ -27,11 +26,24 @@ TINY_WITH_KAFKA: Final = "BENCH_TINY_WITH_KAFKA"
 Figures = dict[str, float]
 
 
+class Suspendable(Protocol):
+    """Servers that can be suspended while others are measured."""
+
+    @property
+    def name(self) -> str: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def processor_s(self) -> float: ...
+
+
+SuspendableT = TypeVar("SuspendableT", bound=Suspendable)
+
+
 @dataclass(frozen=True)
 class Rounds:
     """The figures of all rounds by cluster, and the figures that were taken once, at the start.
 
-    missing: the reason why Apache Kafka was not measured, if it was not.
+    missing: the reason why the peer was not measured, if it was not.
     """
 
     count: int
@@ -52,15 +64,35 @@ class Rounds:
 
 
 @dataclass
-class _Measured:
+class Taken:
+    """The figures that were taken so far, and the shares of foreign processor time, by cluster."""
+
     figures: dict[str, list[Figures]] = field(default_factory=dict)
     others: dict[str, list[float]] = field(default_factory=dict)
 
-    def add(self, cluster: Cluster, measure: Callable[[], Figures]) -> None:
-        began, before = time.monotonic(), _foreign_s(cluster)
-        self.figures.setdefault(cluster.name, []).append(measure())
-        share = (_foreign_s(cluster) - before) / (time.monotonic() - began) / (os.cpu_count() or 1)
-        self.others.setdefault(cluster.name, []).append(share)
+    def add(self, cluster: Suspendable, found: Figures) -> None:
+        self.figures.setdefault(cluster.name, []).append(found)
+
+    @contextmanager
+    def watch(self, cluster: Suspendable) -> Iterator[None]:
+        """Add the share of foreign processor time in this block, in which only this cluster is measured."""
+        others = Others(cluster.processor_s)
+        yield
+        self.others.setdefault(cluster.name, []).append(others.share())
+
+
+def turns(clusters: Sequence[SuspendableT], count: int) -> Iterator[tuple[SuspendableT, int]]:
+    """Suspend all clusters.  Then yield each one with the number of the round; only that one is running meanwhile.
+
+    The order alternates from round to round.
+    """
+    for cluster in clusters:
+        cluster.pause()
+    for number in range(count):
+        for cluster in clusters if number % 2 == 0 else reversed(clusters):
+            cluster.resume()
+            yield cluster, number
+            cluster.pause()
 
 
 def alternate(
@@ -75,7 +107,7 @@ def alternate(
 
     port_base: the first port of quorumlog's cluster; Kafka's takes free ones.
     """
-    taken = _Measured()
+    taken = Taken()
     with ExitStack() as stack:
         clusters = [stack.enter_context(quorumlog_cluster(port_base))]
         missing = None
@@ -89,11 +121,10 @@ def alternate(
             if warm is not None:
                 warm(cluster)
             cluster.pause()
-        for number in range(count):
-            for cluster in clusters if number % 2 == 0 else reversed(clusters):
-                cluster.resume()
-                taken.add(cluster, lambda on=cluster, in_round=number: measure(on, in_round))  # type: ignore[misc]
-                cluster.pause()
+        for cluster, number in turns(clusters, count):
+            with taken.watch(cluster):
+                found = measure(cluster, number)
+            taken.add(cluster, found)
     return Rounds(count, taken.figures, once, taken.others, missing)
 
 
@@ -103,7 +134,9 @@ def uses_java(tiny: bool) -> bool:
 
 
 def rows(measured: Mapping[str, Sequence[Figures]]) -> list[dict[str, Any]]:
-    """Return a row for each figure of quorumlog."""
+    """Return a row for each figure of quorumlog; none if nothing was measured."""
+    if not measured:
+        return []
     return [
         _row(name, {cluster: [one[name] for one in taken] for cluster, taken in measured.items()})
         for name in measured[OURS][0]
@@ -115,7 +148,8 @@ def _row(name: str, found: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     row: dict[str, Any] = {"figure": name}
     for cluster, values in found.items():
         row[cluster] = short(median(values))
-    row["ratio"] = round(median(found[OURS]) / median(found[KAFKA]), 2) if KAFKA in found else "-"
+    peers = [cluster for cluster in found if cluster != OURS]
+    row["ratio"] = round(median(found[OURS]) / median(found[peers[0]]), 2) if peers else "-"
     for cluster, values in found.items():
         row[f"{cluster} range"] = f"{short(min(values)):g} to {short(max(values)):g}"
     return row
@@ -123,10 +157,3 @@ def _row(name: str, found: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 
 def short(value: float) -> float:
     return round(value, 1 if value >= 10 else 2)
-
-
-def _foreign_s(cluster: Cluster) -> float:
-    """Return the processor time that this machine has spent on anything but the cluster, this client and waiting."""
-    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
-    busy = sum(int(value) for index, value in enumerate(fields) if index not in (3, 4)) / os.sysconf("SC_CLK_TCK")
-    return busy - cluster.processor_s() - sum(os.times()[:4])
