@@ -38,7 +38,17 @@ from statistics import median
 from typing import Any, TypeVar
 from uuid import UUID
 
-from bench.nodes import HEARTBEAT_S, LOOK_S, NO_ERROR, PARTITIONS_A_REQUEST, TIMEOUT_S, FakeBrokers, kill, until
+from bench.nodes import (
+    HEARTBEAT_S,
+    LOOK_S,
+    NO_ERROR,
+    PARTITIONS_A_REQUEST,
+    TIMEOUT_S,
+    FakeBrokers,
+    has_applied,
+    kill,
+    until,
+)
 from bench.plots import Panel, show
 from metadata.control.brokers import fence
 from metadata.image import ClusterImage
@@ -250,15 +260,11 @@ class _Stage:
         await self.client.call(rpcs.ELECT_LEADERS, request, TIMEOUT_S)
         end_offset = (await self.client.describe_quorum(TIMEOUT_S)).high_watermark
         for node in self.brokers:
-            await until(partial(self._has_applied, node, end_offset))
+            await until(partial(has_applied, self.client, node, end_offset))
 
     async def _is_in_sync(self, names: list[str]) -> bool:
         reply = await self.client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(names=names), TIMEOUT_S)
         return all(len(partition.isr) == 2 for topic in reply.topics for partition in topic.partitions)
-
-    async def _has_applied(self, node: Node, end_offset: int) -> bool:
-        reply = await self.client.ask_node(node.control, rpcs.DESCRIBE_NODE, node_pb2.DescribeNodeRequest(), TIMEOUT_S)
-        return bool(reply.broker_applied_offset >= end_offset)
 
     # One kill
 

@@ -16,12 +16,11 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from bench.nodes import TIMEOUT_S, FakeBrokers, kill, until, voters
+from bench.nodes import TIMEOUT_S, FakeBrokers, kill, start, until, voters
 from bench.plots import Panel, show
 from metadata.snapshot import ImageLoader
 from quorum.snapshot_file import SnapshotParser
 from quorumlog.client.controller import ControllerClient
-from quorumlog.kctl import dev_cluster
 from quorumlog.kctl.dev_cluster import DevCluster
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -60,11 +59,11 @@ async def _run(partitions: int, watched_s: float) -> dict[str, Any]:
     ):
         await brokers.create_partitions(partitions)
         command = list(cluster.nodes[0].command)
-        replayed_s = await _restart(cluster, [*command, *OFTEN])
-        await _snapshot_of_all(cluster, client)
-        started_s = await _restart(cluster, command)
+        replayed_s = await restart(cluster, [*command, *OFTEN])
+        await snapshot_of_all(cluster, client)
+        started_s = await restart(cluster, command)
         without = await _watch(cluster, brokers, watched_s)
-        await _restart(cluster, [*command, *OFTEN])
+        await restart(cluster, [*command, *OFTEN])
         with_them = await _watch(cluster, brokers, watched_s)
         newest = _snapshots(cluster)[-1]
         size, load_s = newest.stat().st_size, _load(newest)
@@ -80,14 +79,12 @@ async def _run(partitions: int, watched_s: float) -> dict[str, Any]:
     }
 
 
-async def _restart(cluster: DevCluster, command: list[str]) -> float:
+async def restart(cluster: DevCluster, command: list[str]) -> float:
     """Kill the voter and start it with `command`; return the seconds from its start until it is ready."""
     (node,) = cluster.nodes
     await kill(node)
     node.command = command
-    began = time.perf_counter()
-    await dev_cluster.start(cluster, TIMEOUT_S, lambda line: None)
-    return time.perf_counter() - began
+    return await start(cluster)
 
 
 def _snapshots(cluster: DevCluster) -> list[Path]:
@@ -95,7 +92,7 @@ def _snapshots(cluster: DevCluster) -> list[Path]:
     return sorted(Path(cluster.nodes[0].data_dir).rglob("*.snapshot"), key=lambda path: path.name)
 
 
-async def _snapshot_of_all(cluster: DevCluster, client: ControllerClient) -> None:
+async def snapshot_of_all(cluster: DevCluster, client: ControllerClient) -> None:
     """Return once a snapshot holds all committed records."""
     end_offset = (await client.describe_quorum(TIMEOUT_S)).high_watermark
 
