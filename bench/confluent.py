@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,10 @@ from bench.clusters import Cluster
 DEADLINE_S = 120.0
 VALUES = 64
 RECORDS_A_POLL = 200
+BYTES_A_POLL = 4 << 20
+"""The time of `produce`, and the memory of its values, would be too long and too large with 64 or 200 large records."""
+MESSAGE_MAX_BYTES = 1_040_000
+"""The default of the client does not admit a value of 1,000,000 B; the default of brokers, 1,048,588, does."""
 
 
 class Load(NamedTuple):
@@ -43,6 +48,7 @@ def producer(cluster: Cluster, linger_ms: int, codec: str = "none", **more: Any)
         "enable.idempotence": True,
         "linger.ms": linger_ms,
         "compression.type": codec,
+        "message.max.bytes": MESSAGE_MAX_BYTES,
         "queue.buffering.max.messages": 500_000,
         "queue.buffering.max.kbytes": 65_536,
         "log_level": 0,
@@ -70,18 +76,26 @@ def consumer(cluster: Cluster, **more: Any) -> Consumer:
     return Consumer(settings | {name.replace("_", "."): value for name, value in more.items()})
 
 
+@functools.cache
 def values_of(record_bytes: int) -> list[bytes]:
-    """Return different values of this size, which compress to about half."""
-    return [bytes(random.Random(seed).choices(b"abcdefghijklmnop", k=record_bytes)) for seed in range(VALUES)]
+    """Return different values of this size, which compress to about half.  The same list for each call."""
+    count = at_most(VALUES, record_bytes)
+    return [bytes(random.Random(seed).choices(b"abcdefghijklmnop", k=record_bytes)) for seed in range(count)]
+
+
+def at_most(count: int, record_bytes: int) -> int:
+    """Return `count`, or as many records of this size as have BYTES_A_POLL together, at least one."""
+    return max(1, min(count, BYTES_A_POLL // record_bytes))
 
 
 def produce(cluster: Cluster, topic: str, load: Load, seconds: float) -> tuple[int, float]:
     """Produce for some seconds; return the number of records, and the seconds until the last acknowledgement."""
     sender, values = producer(cluster, 5, load.codec), values_of(load.record_bytes)
+    step = at_most(RECORDS_A_POLL, load.record_bytes)
     count, began = 0, time.monotonic()
     while time.monotonic() < began + seconds:
-        send(sender, topic, values, range(count, count + RECORDS_A_POLL))
-        count += RECORDS_A_POLL
+        send(sender, topic, values, range(count, count + step))
+        count += step
     flush(sender, topic)
     return count, time.monotonic() - began
 
