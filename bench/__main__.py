@@ -1,5 +1,7 @@
 """`python -m bench [--tiny] [NAME…]`: run the benches one after another; each prints its parameters and figures.
 
+The name `growth` stands for all benches `growth_…`.
+
 JSON goes to standard output, and with the real size also to `bench/results/NAME.json`.  Some benches add a plot beside
 that file, if matplotlib is installed (the `bench` extra).
 """
@@ -11,7 +13,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +37,7 @@ from bench import (
     startup,
     transactions,
 )
+from bench.growth import brokers, connections, cores, metadata, partitions, record_sizes
 from bench.plots import Panel, draw
 from tests.termination import end_in_order_on_sigterm
 
@@ -59,6 +62,12 @@ BENCHES = {
     "comparison": Bench(comparison.run, comparison.present),
     "controller_failover": Bench(controller_failover.run, controller_failover.present),
     "groups": Bench(groups.run, groups.present),
+    "growth_brokers": Bench(brokers.run, brokers.present),
+    "growth_connections": Bench(connections.run, connections.present),
+    "growth_cores": Bench(cores.run, cores.present),
+    "growth_metadata": Bench(metadata.run, metadata.present),
+    "growth_partitions": Bench(partitions.run, partitions.present),
+    "growth_record_sizes": Bench(record_sizes.run, record_sizes.present),
     "memory": Bench(memory.run),
     "quorum_commit": Bench(quorum_commit.run, quorum_commit.present),
     "record_check": Bench(record_check.run),
@@ -68,6 +77,7 @@ BENCHES = {
     "startup": Bench(startup.run),
     "transactions": Bench(transactions.run, transactions.present),
 }
+GROWTH = "growth"
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -75,16 +85,26 @@ def machine() -> dict[str, Any]:
     return {"cores": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
 
 
+def expanded(names: Sequence[str]) -> list[str]:
+    """Return the benches of these names, each one once; GROWTH stands for several, and no name for all benches."""
+    every = [name for name in BENCHES if name.startswith(f"{GROWTH}_")]
+    found = [each for name in names or BENCHES for each in (every if name == GROWTH else [name])]
+    return list(dict.fromkeys(found))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--tiny", action="store_true", help="seconds instead of minutes; writes no result file")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHES)}; all by default")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"one of {', '.join((*BENCHES, GROWTH))}; all by default"
+    )
     options = parser.parse_args()
     end_in_order_on_sigterm()
-    unknown = [name for name in options.names if name not in BENCHES]
+    names = expanded(options.names)
+    unknown = [name for name in names if name not in BENCHES]
     if unknown:
         parser.error(f"no such bench: {', '.join(unknown)}")
-    for name in options.names or BENCHES:
+    for name in names:
         print(f"== {name}", file=sys.stderr)
         bench = BENCHES[name]
         result = {"bench": name, "machine": machine(), **bench.run(options.tiny)}

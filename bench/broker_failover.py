@@ -47,6 +47,7 @@ from bench.nodes import (
     FakeBrokers,
     has_applied,
     kill,
+    one_record,
     until,
 )
 from bench.plots import Panel, show
@@ -56,7 +57,6 @@ from metadata.records import Endpoint, Partition, RegisterBroker, Replica, Topic
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.controller import ControllerClient
 from quorumlog.client.producer import Producer
-from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.kctl import dev_cluster
 from quorumlog.kctl.dev_cluster import BROKER, DevCluster, Node
 from quorumlog.wire import rpcs
@@ -245,7 +245,7 @@ class _Stage:
         if self.fakes is None:
             async with self._producer() as producer:
                 for topic, index in self._sample():
-                    await producer.send(topic, index, _one_record())
+                    await producer.send(topic, index, one_record())
 
     async def restore(self) -> None:
         """Restart the killed broker, and let it lead as before."""
@@ -305,7 +305,7 @@ class _Stage:
         """Return the time at which each partition of the sample acknowledged a batch, in ms since 1970."""
         acknowledged: list[float] = []
         for topic, index in self._sample():
-            future = await producer.send(topic, index, _one_record())
+            future = await producer.send(topic, index, one_record())
             future.add_done_callback(lambda _: acknowledged.append(time.time() * 1000))
             await asyncio.sleep(PAUSE_S / SAMPLE)  # otherwise all of them would send at the same moments
         await producer.flush()
@@ -360,10 +360,6 @@ def _is_failover(record: records_pb.Record, broker_id: int) -> bool:
     if record.HasField("broker_change"):
         return record.broker_change.broker_id == broker_id and record.broker_change.fenced
     return record.HasField("partition_change") and record.partition_change.reason == records_pb.REASON_BROKER_FENCED
-
-
-def _one_record() -> bytearray:
-    return build_batch([NewRecord(None, b"value", int(time.time() * 1000))])
 
 
 def _groups(values: list[str], size: int) -> Iterator[list[str]]:

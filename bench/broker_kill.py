@@ -22,11 +22,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.nodes import LOOK_S, NO_ERROR, TIMEOUT_S, kill, until
+from bench.nodes import LOOK_S, NO_ERROR, TIMEOUT_S, kill, one_record, until
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.controller import ControllerClient
 from quorumlog.client.producer import Producer
-from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.kctl import dev_cluster
 from quorumlog.kctl.dev_cluster import BROKER, DevCluster
 from quorumlog.wire import rpcs
@@ -109,8 +108,7 @@ class _Stage:
     async def _write(self, producer: Producer, index: int) -> None:
         while True:
             began = time.monotonic()
-            record = NewRecord(None, b"value", int(time.time() * 1000))
-            await (await producer.send(TOPIC, index, build_batch([record])))
+            await (await producer.send(TOPIC, index, one_record()))
             self.waits_s[index] = max(self.waits_s.get(index, 0.0), time.monotonic() - began)
             await asyncio.sleep(PAUSE_S)
 

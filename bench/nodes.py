@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 from quorumlog.client.controller import ControllerClient
+from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import dev_cluster, processes
 from quorumlog.kctl.dev_cluster import DevCluster, Node
@@ -207,3 +208,8 @@ def registration(broker_id: int) -> pb.RegisterBrokerRequest:
             fenced=True,
         )
     )
+
+
+def one_record() -> bytearray:
+    """Return a batch of one small record."""
+    return build_batch([NewRecord(None, b"value", int(time.time() * 1000))])

@@ -40,6 +40,17 @@ def send_all(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
+def limit_cores(pids: Iterable[int], cores: set[int]) -> None:
+    """Let all threads of these processes, and those that they start later, run only on these cores."""
+    for pid in pids:
+        limited: set[str] = set()
+        while threads := set(os.listdir(f"/proc/{pid}/task")) - limited:  # a thread may begin meanwhile
+            for thread in threads:
+                with suppress(ProcessLookupError):  # or end
+                    os.sched_setaffinity(int(thread), cores)
+            limited |= threads
+
+
 @dataclass(frozen=True)
 class Servers:
     """The processes of one cluster, which can be suspended together (SIGSTOP)."""

@@ -151,8 +151,13 @@ def _row(name: str, found: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     peers = [cluster for cluster in found if cluster != OURS]
     row["ratio"] = round(median(found[OURS]) / median(found[peers[0]]), 2) if peers else "-"
     for cluster, values in found.items():
-        row[f"{cluster} range"] = f"{short(min(values)):g} to {short(max(values)):g}"
+        row[f"{cluster} range"] = range_of(values)
     return row
+
+
+def range_of(values: Sequence[float]) -> str:
+    """Return the least and the greatest of the values as text."""
+    return f"{short(min(values)):g} to {short(max(values)):g}"
 
 
 def short(value: float) -> float:

@@ -65,7 +65,7 @@ async def _run(partitions: int, watched_s: float) -> dict[str, Any]:
         without = await _watch(cluster, brokers, watched_s)
         await restart(cluster, [*command, *OFTEN])
         with_them = await _watch(cluster, brokers, watched_s)
-        newest = _snapshots(cluster)[-1]
+        newest = snapshots(cluster)[-1]
         size, load_s = newest.stat().st_size, _load(newest)
     return {
         "partitions": partitions,
@@ -87,7 +87,7 @@ async def restart(cluster: DevCluster, command: list[str]) -> float:
     return await start(cluster)
 
 
-def _snapshots(cluster: DevCluster) -> list[Path]:
+def snapshots(cluster: DevCluster) -> list[Path]:
     """Return the snapshots, ascending by their ends."""
     return sorted(Path(cluster.nodes[0].data_dir).rglob("*.snapshot"), key=lambda path: path.name)
 
@@ -97,7 +97,7 @@ async def snapshot_of_all(cluster: DevCluster, client: ControllerClient) -> None
     end_offset = (await client.describe_quorum(TIMEOUT_S)).high_watermark
 
     async def is_there() -> bool:
-        return any(int(path.name.partition("-")[0]) >= end_offset for path in _snapshots(cluster))
+        return any(int(path.name.partition("-")[0]) >= end_offset for path in snapshots(cluster))
 
     await until(is_there)
 
@@ -107,7 +107,7 @@ async def _watch(cluster: DevCluster, brokers: FakeBrokers, watched_s: float) ->
     broker_id, epoch = next(iter(brokers.epochs.items()))
     allocate = pb.AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch)
     beat = pb.BrokerHeartbeatRequest(broker_id=broker_id, broker_epoch=epoch)
-    names = {path.name for path in _snapshots(cluster)}
+    names = {path.name for path in snapshots(cluster)}
     before = len(names)
     async with ControllerClient([cluster.controllers]) as one, ControllerClient([cluster.controllers]) as other:
         watching = asyncio.gather(
@@ -116,7 +116,7 @@ async def _watch(cluster: DevCluster, brokers: FakeBrokers, watched_s: float) ->
         )
         while not watching.done():
             await asyncio.wait((watching,), timeout=0.5)
-            names |= {path.name for path in _snapshots(cluster)}
+            names |= {path.name for path in snapshots(cluster)}
         commits, beats = watching.result()
     return {
         "snapshots_taken": len(names) - before,

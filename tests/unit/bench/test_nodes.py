@@ -65,7 +65,7 @@ def _fakes(controller: _Controller, count: int, interval_s: float) -> FakeBroker
     return FakeBrokers(cast(ControllerClient, controller), count, interval_s=interval_s)
 
 
-@pytest.mark.parametrize("count", [1, 3, 40, 1000])
+@pytest.mark.parametrize("count", [1, 3, 40, 500])
 def test_every_broker_sends_its_heartbeats_in_time(count: int) -> None:
     controller = _Controller()
 
