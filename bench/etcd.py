@@ -5,6 +5,7 @@ etcd keeps its defaults: each write is fsynced by a majority before its answer. 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -133,5 +134,19 @@ class EtcdClient:
         await self._channel.close()
 
     async def put(self, request: bytes) -> None:
-        """Return when the write is committed.  Raises: grpc.aio.AioRpcError."""
-        await self._put(request, timeout=TIMEOUT_S)
+        """Return when the write is committed.
+
+        During an election, etcd refuses writes as UNAVAILABLE.  Then the write is sent again, as by our own client.
+
+        Raises:
+            grpc.aio.AioRpcError: refused for another reason.
+        """
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                try:
+                    await self._put(request, timeout=TIMEOUT_S)
+                    return
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        raise
+                await asyncio.sleep(LOOK_S)

@@ -22,8 +22,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-import grpc.aio
-
 from bench.clusters import OURS
 from bench.etcd import ETCD, EtcdClient, EtcdCluster, etcd_cluster, put_request
 from bench.latency import p50_ms, p99_ms, times
@@ -186,7 +184,19 @@ async def _beside_etcd(requests: int, rounds: int) -> Rounds:
 
 async def _of_voters(cluster: DevCluster, servers: Servers, requests: int) -> Figures:
     async with ControllerClient(cluster.controllers.split(",")) as client:
-        return await _figures(await _commit_of(client), servers, requests)
+        return await _figures(await _after_elections(client), servers, requests)
+
+
+async def _after_elections(client: ControllerClient) -> Commit:
+    """Return the function of `_commit_of` as soon as the voters, which were suspended, answer."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            try:
+                return await _commit_of(client)
+            except ClusterError as error:
+                if not error.retriable:
+                    raise
+            await asyncio.sleep(LOOK_S)
 
 
 async def _of_etcd(etcd: EtcdCluster, servers: Servers, requests: int) -> Figures:
@@ -195,7 +205,6 @@ async def _of_etcd(etcd: EtcdCluster, servers: Servers, requests: int) -> Figure
 
 
 async def _figures(commit: Commit, servers: Servers, requests: int) -> Figures:
-    await _until_committed(commit)
     await times(commit, requests // 10)  # warm
     before_s = servers.processor_s()
     commits = await times(commit, requests)
@@ -207,14 +216,3 @@ async def _figures(commit: Commit, servers: Servers, requests: int) -> Figures:
         f"records/s, {AT_ONCE} requests at once": rate,
         "servers' processor time, ms/commit": 1e3 * spent_s / requests,
     }
-
-
-async def _until_committed(commit: Commit) -> None:
-    """Repeat the request until it succeeds: a cluster that was suspended may still be electing."""
-    async with asyncio.timeout(TIMEOUT_S):
-        while True:
-            try:
-                await commit()
-                return
-            except (ClusterError, grpc.aio.AioRpcError):
-                await asyncio.sleep(LOOK_S)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from bench.etcd import etcd_cluster, leader_of, put_request
+from bench.etcd import EtcdClient, etcd_cluster, leader_of, put_request
 from tests.clients.outcomes import Skipped
 
 
@@ -60,3 +63,38 @@ def test_a_machine_without_etcd_is_named_as_the_reason(monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", "")
     with pytest.raises(Skipped, match="etcd is not installed"), etcd_cluster(1):
         pass
+
+
+def _puts(answers: list[grpc.StatusCode]) -> list[bytes]:
+    """Put once through a server that refuses with these codes, one after another; return the requests that arrived."""
+    heard = []
+
+    async def put(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        heard.append(request)
+        if answers:
+            await context.abort(answers.pop(0))
+        return b""
+
+    async def test() -> None:
+        server = grpc.aio.server()
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {"Put": grpc.unary_unary_rpc_method_handler(put)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("etcdserverpb.KV", handlers),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            async with EtcdClient(f"127.0.0.1:{port}") as client:
+                await client.put(b"request")
+        finally:
+            await server.stop(None)
+
+    asyncio.run(test())
+    return heard
+
+
+def test_a_put_is_repeated_while_etcd_elects_a_leader() -> None:
+    assert _puts([grpc.StatusCode.UNAVAILABLE] * 2) == [b"request"] * 3
+
+
+def test_a_put_that_is_refused_for_another_reason_fails() -> None:
+    with pytest.raises(grpc.aio.AioRpcError):
+        _puts([grpc.StatusCode.INVALID_ARGUMENT])
