@@ -18,17 +18,13 @@ All processes share the machine, the fakes included; with many brokers, they may
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import multiprocessing
-import time
-from collections.abc import AsyncIterator, Sequence
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Event
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from bench.growth.curve import Bound, panels, processor_percent, show_curve
+from bench.growth.senders import senders
 from bench.latency import p50_ms, p99_ms, times
-from bench.nodes import FIRST_FAKE_ID, TIMEOUT_S, FakeBrokers, voters
+from bench.nodes import TIMEOUT_S, FakeBrokers, voters
 from bench.plots import Panel
 from bench.processes import Others, processor_s, resident_mib
 from quorumlog.client.controller import ControllerClient
@@ -40,8 +36,6 @@ VOTERS: Final = 3
 INTERVAL_S: Final = 1.0
 """broker.heartbeat.interval.ms by default."""
 PAUSE_S: Final = 0.02
-STAGE_MAX_S: Final = 600.0
-"""Time limit of one size, after which the senders end by themselves."""
 NO_PROBES: Final = ("--set", "broker.fence.on.refusal=false")
 """Fake brokers have no addresses, so the controller would try in vain to connect to them, again and again."""
 BOUND: Final = Bound(
@@ -61,7 +55,7 @@ class Size(NamedTuple):
 
 
 FULL: Final = Size((3, 10, 100, 1_000), 10.0, 500)
-TINY: Final = Size((3, 10), 1.0, 20)
+TINY: Final = Size((10,), 1.0, 20)
 
 
 def run(tiny: bool) -> dict[str, Any]:
@@ -85,19 +79,19 @@ async def _row(count: int, size: Size) -> dict[str, Any]:
         voters(VOTERS, PORT_BASE, NO_PROBES) as cluster,
         ControllerClient(cluster.controllers.split(",")) as client,
         FakeBrokers(client, 1, interval_s=INTERVAL_S) as own,
-        _senders(cluster.controllers, count - 1) as senders,
+        senders(cluster.controllers, count - 1, INTERVAL_S) as fakes,
     ):
         known = (await client.describe_quorum(TIMEOUT_S)).known
         (active,) = [node.pid for node in cluster.nodes if node.id == known.leader_id]
         client.prefer(known.leader_address)
-        measured = [*(node.pid for node in cluster.nodes), senders.pid]
+        measured = [*(node.pid for node in cluster.nodes), fakes.pid]
         others = Others(lambda: sum(processor_s(pid) for pid in measured))
         active_percent, senders_percent = await asyncio.gather(
-            processor_percent([active], size.watched_s), processor_percent([senders.pid], size.watched_s)
+            processor_percent([active], size.watched_s), processor_percent([fakes.pid], size.watched_s)
         )
         beats, commits = await _latencies(client, own, size.samples)
         others_share, active_mib = others.share(), resident_mib(active)
-        sent = await senders.end()
+        sent = await fakes.end()
     return {
         "brokers": count,
         "register_s": round(sent.register_s, 2),
@@ -125,60 +119,3 @@ async def _latencies(client: ControllerClient, own: FakeBrokers, samples: int) -
     beats = await times(lambda: client.call(rpcs.BROKER_HEARTBEAT, beat, TIMEOUT_S), samples, PAUSE_S)
     commits = await times(lambda: client.call(rpcs.ALLOCATE_PRODUCER_IDS, allocate, TIMEOUT_S), samples, PAUSE_S)
     return beats, commits
-
-
-# --- the process with the fakes ---
-
-
-class _Sent(NamedTuple):
-    """What the fakes measured: see the figures of the same names.  heartbeats_s: without those of this process."""
-
-    register_s: float
-    heartbeats_s: float
-    fenced: int
-
-
-class _Senders:
-    """The process that sends the heartbeats; it has registered all brokers."""
-
-    def __init__(self, pid: int, stop: Event, answers: Queue[_Sent]) -> None:
-        self.pid = pid
-        self._stop = stop
-        self._answers = answers
-
-    async def end(self) -> _Sent:
-        """Stop it, and return its figures."""
-        self._stop.set()
-        return await asyncio.to_thread(self._answers.get, True, TIMEOUT_S)
-
-
-@contextlib.asynccontextmanager
-async def _senders(controllers: str, count: int) -> AsyncIterator[_Senders]:
-    context = multiprocessing.get_context("spawn")
-    ready, stop, answers = context.Event(), context.Event(), context.Queue()
-    process = context.Process(target=_send, args=(controllers, count, ready, stop, answers), daemon=True)
-    process.start()
-    try:
-        assert await asyncio.to_thread(ready.wait, TIMEOUT_S), f"{count} brokers were not registered in {TIMEOUT_S:g} s"
-        assert process.pid is not None
-        yield _Senders(process.pid, stop, answers)
-    finally:
-        stop.set()
-        await asyncio.to_thread(process.join, TIMEOUT_S)
-
-
-def _send(controllers: str, count: int, ready: Event, stop: Event, answers: Queue[_Sent]) -> None:
-    asyncio.run(_send_until(controllers, count, ready, stop, answers))
-
-
-async def _send_until(controllers: str, count: int, ready: Event, stop: Event, answers: Queue[_Sent]) -> None:
-    began = time.monotonic()
-    async with (
-        ControllerClient(controllers.split(",")) as client,
-        FakeBrokers(client, count, first_id=FIRST_FAKE_ID + 1, interval_s=INTERVAL_S) as brokers,
-    ):
-        registered, sent, fenced = time.monotonic(), brokers.sent, brokers.fenced
-        ready.set()
-        await asyncio.to_thread(stop.wait, STAGE_MAX_S)
-        heartbeats_s = (brokers.sent - sent) / (time.monotonic() - registered)
-        answers.put(_Sent(registered - began, heartbeats_s, brokers.fenced - fenced))

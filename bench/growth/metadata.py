@@ -29,7 +29,7 @@ from quorumlog.client.controller import ControllerClient
 PORT_BASE: Final = 28_300
 BROKERS: Final = 3
 PARTITIONS: Final = (1_000, 10_000, 100_000, 1_000_000)
-TINY_PARTITIONS: Final = (1_000, 2_000)
+TINY_PARTITIONS: Final = (1_000,)
 BOUND: Final = Bound(
     "memory: the image of all partitions is in the memory of every voter and every broker; a start replays the log, or "
     "loads a snapshot, record after record on one core",
