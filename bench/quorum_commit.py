@@ -56,7 +56,7 @@ PUT: Final = put_request(b"name", bytes(16))
 
 def run(tiny: bool) -> dict[str, Any]:
     requests, rounds = (50, 1) if tiny else (1000, ROUNDS)
-    return asyncio.run(_run(VOTERS[:2] if tiny else VOTERS, requests, rounds))
+    return asyncio.run(_run(VOTERS[:1] if tiny else VOTERS, requests, rounds))
 
 
 async def _run(sizes: tuple[int, ...], requests: int, rounds: int) -> dict[str, Any]:
