@@ -35,6 +35,8 @@ time limit."""
 COUNT_TIMEOUT_S: Final = 30.0
 JOIN_MARGIN_S: Final = 5.0
 """The time limit for an answer to JoinGroup or SyncGroup exceeds the rebalance timeout by this much."""
+HELD_AFTER_S: Final = 5.0
+"""A coordinator that takes this long to answer JoinGroup or SyncGroup waits for other members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,8 @@ class GroupMember:
         self._tasks = BackgroundTasks(self._broken)
         self.failing_since: float | None = None
         """Loop time of the first failure after a success, or of the last error that the consumer raised about it; None
-        without a failure.  Every answer to a heartbeat is a success."""
+        without a failure.  Every answer to a heartbeat is a success, and so is a JoinGroup or SyncGroup that has waited
+        for `HELD_AFTER_S`."""
         self.failure: ClusterError | None = None
 
     # --- for the consumer ---
@@ -224,12 +227,23 @@ class GroupMember:
                 await line.close()
             line = self._line = KafkaConnection(address.host, address.port, client_id=self._cluster.client_id)
             await line.connect(CONNECT_TIMEOUT_S)
-        asked = asyncio.ensure_future(self._groups.calls.ask_slowly(line, api, values, REQUEST_TIMEOUT_S, answer_s))
+        asked = asyncio.ensure_future(self._ask_waiting(line, api, values, answer_s))
         try:
             return await self._groups.calls.answer_of(group, coordinator, asked)
         except ClusterError:
             await line.close()  # the request is abandoned, and must not delay the next one
             raise
+
+    async def _ask_waiting(
+        self, line: KafkaConnection, api: Api, values: dict[str, Any], answer_s: float
+    ) -> tuple[int, Any]:
+        await self._groups.calls.version(line, api, REQUEST_TIMEOUT_S)  # fails if the broker hangs
+        # A coordinator that holds the request waits for other members, so an earlier failure has ended.
+        held = asyncio.get_running_loop().call_later(HELD_AFTER_S, self._noted, None)
+        try:
+            return await self._groups.calls.ask_slowly(line, api, values, REQUEST_TIMEOUT_S, answer_s)
+        finally:
+            held.cancel()
 
     async def _quick_call(self, api: Api, values: dict[str, Any], timeout_s: float) -> Any:
         coordinator = await self._groups.calls.known_or_found(self._settings.group, timeout_s)

@@ -1096,4 +1096,11 @@ MUTANTS = (
             "::test_a_group_is_found_although_the_metadata_of_one_broker_lacks_the_new_topic",
         ),
     ),
+    Mutant(
+        "a JoinGroup that waits for other members counts as a failure",
+        GROUP_MEMBER,
+        "call_later(HELD_AFTER_S, self._noted, None)",
+        "call_later(60.0, self._noted, None)",
+        (f"{MEMBER_TESTS}::test_a_failure_ends_when_the_coordinator_holds_the_next_join_group",),
+    ),
 )

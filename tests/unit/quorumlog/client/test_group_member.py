@@ -1,4 +1,4 @@
-"""The requests of a group member: heartbeats, leaving, and look-ups of topics."""
+"""The requests of a group member: joining, heartbeats, leaving, and look-ups of topics."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ SETTINGS = MemberSettings("g", ("range",), None, 0.6, 0.2, 10.0, 10.0)
 
 
 class Broker:
-    """The coordinator of all groups.  Heartbeats on its first connection get no answer."""
+    """The coordinator of all groups.  Heartbeats on its first connection, and JoinGroup, get no answer."""
 
     def __init__(self) -> None:
         self.port = 0
         self.connections = 0
         self.beats = 0
+        self.joins = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -37,7 +38,8 @@ class Broker:
                 frame = memoryview(await reader.readexactly(int.from_bytes(await reader.readexactly(4))))
                 header = codec.parse_request_header(frame)
                 api = Api(header.api_key)
-                if is_cut and api == Api.HEARTBEAT:
+                self.joins += api == Api.JOIN_GROUP
+                if (is_cut and api == Api.HEARTBEAT) or api == Api.JOIN_GROUP:
                     continue
                 self.beats += api == Api.HEARTBEAT
                 body = codec.encode_response_body(api, header.api_version, self._answer(api))
@@ -49,7 +51,8 @@ class Broker:
     def _answer(self, api: Api) -> dict[str, Any]:
         match api:
             case Api.API_VERSIONS:
-                keys = [{"api_key": Api.HEARTBEAT, "min_version": 0, "max_version": 4}]
+                newest = {Api.HEARTBEAT: 4, Api.JOIN_GROUP: 7}
+                keys = [{"api_key": key, "min_version": 0, "max_version": version} for key, version in newest.items()]
                 return {"error_code": 0, "api_keys": keys}
             case Api.METADATA:
                 brokers = [{"node_id": 1, "host": "127.0.0.1", "port": self.port, "rack": None}]
@@ -76,6 +79,29 @@ async def test_a_heartbeat_without_an_answer_is_not_repeated_on_the_same_connect
         await member._beat(core.Heartbeat("m", 1))
         assert member.failure is None
     assert (broker.connections, broker.beats) == (2, 1)
+    server.close()
+
+
+async def test_a_failure_ends_when_the_coordinator_holds_the_next_join_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rebalance may take minutes.  It would be reported as TIMED_OUT, although no request fails any more."""
+
+    async def no_topics() -> tuple[frozenset[str], dict[str, int]]:
+        return frozenset(), {}
+
+    monkeypatch.setattr(group_member, "HELD_AFTER_S", 0.05)
+    broker = Broker()
+    server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
+    broker.port = server.sockets[0].getsockname()[1]
+    async with Cluster(f"127.0.0.1:{broker.port}") as cluster:
+        member = GroupMember(cluster, GroupClient(cluster), cast(Owner, None), SETTINGS, no_topics)
+        member._noted(ClusterError(ApiError.NOT_COORDINATOR, "it has moved", retriable=True))
+        joining = asyncio.ensure_future(member._join(core.Join(1, "", ())))
+        await until(lambda: broker.joins == 1)
+        await until(lambda: member.failing_since is None)
+        joining.cancel()
+        await asyncio.wait({joining})
+        assert member._line is not None
+        await member._line.close()
     server.close()
 
 
