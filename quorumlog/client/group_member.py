@@ -139,8 +139,8 @@ class GroupMember:
 
     async def close(self) -> None:
         """Leave the group, within `LEAVE_TIMEOUT_S`, and close the connection.  `run` must have ended."""
-        await self._tasks.stop()
         try:
+            await self._tasks.stop()
             for effect in self.core.step(core.End(), asyncio.get_running_loop().time()):
                 if isinstance(effect, core.Leave):
                     # If this fails, the coordinator expels the member when its session ends.

@@ -196,6 +196,7 @@ class Consumer:
     async def close(self, *, commit: bool = True) -> None:
         """Commit if `auto_commit` is on, leave the group, and close all connections.  Takes at most about 15 s.
 
+        A cancelled call closes all connections as well.
         commit: treat the records in progress as processed.  False, for use after an error: these records are not
             committed.
         """
@@ -210,11 +211,15 @@ class Consumer:
             pass
         finally:
             self._reading.wake()
-            await self._tasks.stop()
-            if self._member is not None:
-                await self._member.close()
-            if self._owns_cluster:
-                await self._cluster.close()
+            try:  # a cancelled call does the rest as well
+                await self._tasks.stop()
+            finally:
+                try:
+                    if self._member is not None:
+                        await self._member.close()
+                finally:
+                    if self._owns_cluster:
+                        await self._cluster.close()
 
     async def _give_up(self) -> None:
         partitions = frozenset(self._reading.positions)

@@ -190,10 +190,12 @@ class Producer:
         finally:
             tasks: list[asyncio.Task[Any]] = [*self._tasks.cancel(), *self._topics.cancel()]
             self._stop(ClusterError(ApiError.PRODUCER_CLOSED, "the producer was closed"))
-            if tasks:
-                await asyncio.wait(tasks)
-            if self._owns_cluster:
-                await self._cluster.close()
+            try:  # a cancelled call closes the connections as well
+                if tasks:
+                    await asyncio.wait(tasks)
+            finally:
+                if self._owns_cluster:
+                    await self._cluster.close()
 
     def _stop(self, why: ClusterError) -> None:
         """Accept no more records, and fail all deliveries without an outcome."""

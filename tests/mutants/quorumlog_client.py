@@ -1103,4 +1103,18 @@ MUTANTS = (
         "call_later(60.0, self._noted, None)",
         (f"{MEMBER_TESTS}::test_a_failure_ends_when_the_coordinator_holds_the_next_join_group",),
     ),
+    Mutant(
+        "a cancelled close of a member leaves the connection for joins open",
+        GROUP_MEMBER,
+        "        try:\n            await self._tasks.stop()\n",
+        "        await self._tasks.stop()\n        try:\n",
+        (f"{MEMBER_TESTS}::test_a_close_that_is_cancelled_closes_the_connection_for_joins",),
+    ),
+    Mutant(
+        "a cancelled close of a consumer does not leave the group",
+        CONSUMER,
+        "                    if self._member is not None:\n                        await self._member.close()\n",
+        "                    pass\n",
+        (f"{COMMIT_TESTS}::test_a_close_that_is_cancelled_leaves_the_group_and_no_connection_open",),
+    ),
 )

@@ -182,10 +182,12 @@ class Member:
         self.core = SimpleNamespace(member_id="m", generation=1, phase=Phase.STABLE)
         group = group_of(consumer)
         group.member = group.commits.member = self  # type: ignore[assignment]
+        self.is_closed = False
 
     def active(self) -> None: ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        self.is_closed = True
 
 
 async def test_a_waiting_commit_uses_the_generation_at_the_time_of_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,3 +329,28 @@ async def test_partitions_that_are_being_revoked_are_not_revoked_again_by_close(
         going_on.set()
         await asyncio.gather(revoking, closing)
         assert calls == [[PLACES[1]], [PLACES[0]]]
+
+
+async def test_a_close_that_is_cancelled_leaves_the_group_and_no_connection_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with reading() as (consumer, _, _):
+        member = Member(consumer)
+        await read(consumer, 1)
+        stop = consumer._tasks.stop
+        stopped = asyncio.Event()
+
+        async def stop_slowly() -> None:
+            await stop()
+            stopped.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer._tasks, "stop", stop_slowly)
+            closing = asyncio.ensure_future(consumer.close())
+            await stopped.wait()
+            closing.cancel()
+            await asyncio.wait({closing})
+        assert closing.cancelled()
+        assert member.is_closed
+        assert not consumer._cluster._connections

@@ -124,6 +124,31 @@ async def test_a_hanging_coordinator_look_up_delays_close_only_until_the_leave_t
             await member.close()
 
 
+async def test_a_close_that_is_cancelled_closes_the_connection_for_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_topics() -> tuple[frozenset[str], dict[str, int]]:
+        return frozenset(), {}
+
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    broker = Broker()
+    server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
+    broker.port = server.sockets[0].getsockname()[1]
+    async with Cluster(f"127.0.0.1:{broker.port}") as cluster:
+        member = GroupMember(cluster, GroupClient(cluster), cast(Owner, None), SETTINGS, no_topics)
+        joining = asyncio.ensure_future(member._join(core.Join(1, "", ())))
+        await until(lambda: broker.joins == 1)
+        monkeypatch.setattr(member._tasks, "stop", hang)
+        closing = asyncio.ensure_future(member.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait({closing})
+        assert member._line is not None
+        assert not member._line.is_open
+        await joining
+    server.close()
+
+
 async def test_the_leader_looks_up_the_topics_of_the_other_members(monkeypatch: pytest.MonkeyPatch) -> None:
     async def my_topics() -> tuple[frozenset[str], dict[str, int]]:
         return frozenset("t"), {"t": 1}

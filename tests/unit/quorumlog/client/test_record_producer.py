@@ -339,6 +339,22 @@ async def test_close_reports_a_failed_delivery(brokers: FakeBrokers) -> None:
         await producer.close()
 
 
+async def test_a_close_that_is_cancelled_leaves_no_connection_open(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Producer(brokers.bootstrap)
+    await producer.start()
+    await producer.send_and_wait("t", b"x")
+    ending = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(producer._topics, "cancel", lambda: [ending])  # a task that takes long to end
+    closing = asyncio.ensure_future(producer.close())
+    await asyncio.sleep(0.05)
+    closing.cancel()
+    await asyncio.wait({closing})
+    assert closing.cancelled()
+    assert not producer._cluster._connections
+
+
 async def test_a_full_buffer_makes_send_wait_for_a_limited_time(brokers: FakeBrokers) -> None:
     for broker in brokers.replicas.values():
         broker.acknowledge.clear()
