@@ -142,8 +142,10 @@ class ConsumerGroup:
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
         added = self._reading.add(partitions, held=True)
+        # A partition that was lost and assigned again before this call is handed over twice, and is new only once.
+        new = frozenset(position.partition for position in added)
         try:
-            await self._call("assigned", partitions)
+            await self._call("assigned", new)
         finally:
             self._reading.look_up(added)
 

@@ -1117,4 +1117,11 @@ MUTANTS = (
         "                    pass\n",
         (f"{COMMIT_TESTS}::test_a_close_that_is_cancelled_leaves_the_group_and_no_connection_open",),
     ),
+    Mutant(
+        "on_assigned names a partition twice that was lost before it was handed over",
+        CONSUMER_GROUP,
+        'await self._call("assigned", new)',
+        'await self._call("assigned", partitions)',
+        (f"{COMMIT_TESTS}::test_on_assigned_names_a_partition_once_if_it_is_assigned_twice_before_it_is_handed_over",),
+    ),
 )

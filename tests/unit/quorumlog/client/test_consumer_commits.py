@@ -312,6 +312,15 @@ async def test_listeners_run_one_after_the_other() -> None:
         assert calls == ["lost", "cleaned up", "assigned"]
 
 
+async def test_on_assigned_names_a_partition_once_if_it_is_assigned_twice_before_it_is_handed_over() -> None:
+    calls: list[list[TopicPartition]] = []
+    async with reading(on_assigned=calls.append) as (consumer, _, _):
+        consumer.assign([])
+        for _ in range(2):  # the member lost the partition meanwhile, before the consumer began to read it
+            await group_of(consumer).assigned(frozenset(PLACES[:1]))
+        assert calls == [[PLACES[0]], []]
+
+
 async def test_partitions_that_are_being_revoked_are_not_revoked_again_by_close() -> None:
     calls: list[list[TopicPartition]] = []
     going_on = asyncio.Event()
