@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from quorumlog.client.coordinators import refused
 from quorumlog.client.group_descriptions import CommittedOffset, Partition
 from quorumlog.client.group_member import GroupMember
 from quorumlog.client.group_protocol import NO_GENERATION
@@ -14,9 +15,10 @@ from quorumlog.client.messages import TopicPartition
 from quorumlog.client.positions import Position
 from quorumlog.client.producer_transactions import GroupMetadata
 from quorumlog.errors import ClusterError
-from quorumlog.wire.errors import ApiError
+from quorumlog.wire.errors import ApiError, KafkaCode
 
-_OUT_OF_GROUP: Final = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"})
+_ILLEGAL_GENERATION: Final = "ILLEGAL_GENERATION"
+_OUT_OF_GROUP: Final = frozenset({"UNKNOWN_MEMBER_ID", _ILLEGAL_GENERATION, "REBALANCE_IN_PROGRESS"})
 
 
 class Commits:
@@ -48,6 +50,7 @@ class Commits:
         member = self.member
         # This membership may end while an earlier commit is awaited, and then other members own the partitions.
         identity = None if member is None else (member.core.member_id, member.core.generation)
+        owned = {partition: self._positions.get(partition) for partition in wanted}
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -62,7 +65,7 @@ class Commits:
             if member is None or identity is None:
                 refusals = await self._groups.commit(self._group, values, left_s)
             else:
-                refusals = await self._commit_as(member, *identity, values, left_s)
+                refusals = await self._commit_as(member, *identity, owned, values, left_s)
         finally:
             self._lock.release()
         for partition, offset in wanted.items():
@@ -78,11 +81,18 @@ class Commits:
             if (position := self._positions.get(partition)) is not None:
                 position.committed = None
 
+    def _has_kept(self, owned: Mapping[TopicPartition, Position | None]) -> bool:
+        """Return whether the consumer has read these partitions since the call, so that no other member had them."""
+        return all(
+            position is not None and self._positions.get(partition) is position for partition, position in owned.items()
+        )
+
     async def _commit_as(
         self,
         member: GroupMember,
         member_id: str,
         generation: int,
+        owned: Mapping[TopicPartition, Position | None],
         values: dict[Partition, CommittedOffset],
         timeout_s: float,
     ) -> dict[Partition, ClusterError]:
@@ -97,6 +107,12 @@ class Commits:
             generation=generation,
             instance_id=member.instance_id,
         )
+        is_stale = any(refusal.code == _ILLEGAL_GENERATION for refusal in refusals.values())
+        if is_stale and member.core.continues(member_id, generation) and self._has_kept(owned):
+            # In a cooperative rebalance, the member keeps partitions, and the coordinator is the first to know the next
+            # generation.  So the member is not out of the group, and the same commit succeeds after the rebalance.
+            code = KafkaCode.REBALANCE_IN_PROGRESS
+            return {key: refused(code, f"group {self._group}: a commit of {key[0]}-{key[1]}") for key in refusals}
         for refusal in refusals.values():
             if refusal.code in _OUT_OF_GROUP:
                 member.commit_refused(generation, refusal.code)

@@ -331,6 +331,13 @@ class Membership:
             return frozenset()
         return frozenset(topic for each in self._subscriptions() for topic in each.topics) - self._topics
 
+    def continues(self, member_id: str, generation: int) -> bool:
+        """Return whether this member has taken part in a rebalance after this generation, or does so now."""
+        if self.member_id != member_id:
+            return False
+        joins = self.phase in (Phase.WAITING, Phase.JOINING, Phase.COUNTING, Phase.SYNCING)
+        return self.generation > generation or (joins and self.generation == generation)
+
     def _is_member(self) -> bool:
         """Return whether the member sends heartbeats: its generation is valid, and it is not joining."""
         return self.phase in (Phase.STABLE, Phase.REVOKING) and self.generation != NO_GENERATION

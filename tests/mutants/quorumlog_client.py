@@ -1124,4 +1124,18 @@ MUTANTS = (
         'await self._call("assigned", partitions)',
         (f"{COMMIT_TESTS}::test_on_assigned_names_a_partition_once_if_it_is_assigned_twice_before_it_is_handed_over",),
     ),
+    Mutant(
+        "a commit for a partition that was taken away may be repeated",
+        COMMITS,
+        "and self._has_kept(owned):",
+        "and owned.keys() <= self._positions.keys():",
+        (f"{COMMIT_TESTS}::test_a_commit_during_a_cooperative_rebalance_may_be_repeated_for_partitions_that_stay",),
+    ),
+    Mutant(
+        "a commit during a cooperative rebalance is refused permanently",
+        MEMBERSHIP,
+        "self.generation > generation or (joins and self.generation == generation)",
+        "self.generation > generation",
+        (f"{COMMIT_TESTS}::test_a_commit_during_a_cooperative_rebalance_may_be_repeated_for_partitions_that_stay",),
+    ),
 )

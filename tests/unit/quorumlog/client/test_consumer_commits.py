@@ -6,7 +6,6 @@ import asyncio
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,8 @@ from broker.core.coordinator import group_requests as g
 from broker.core.transactions import Marker, ProducerKey
 from quorumlog.client import ClusterError, Consumer, TopicPartition
 from quorumlog.client.consumer_group import ConsumerGroup
-from quorumlog.client.membership import Phase
+from quorumlog.client.group_protocol import NO_GENERATION
+from quorumlog.client.membership import Membership, Phase
 from quorumlog.client.records import NewRecord, build_batch
 from tests.unit.broker.kafka.wellness import until
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers
@@ -179,12 +179,17 @@ class Member:
     instance_id = failing_since = None
 
     def __init__(self, consumer: Consumer) -> None:
-        self.core = SimpleNamespace(member_id="m", generation=1, phase=Phase.STABLE)
+        self.core = Membership(("cooperative-sticky",), heartbeat_s=3.0, session_s=10.0)
+        self.core.member_id, self.core.generation, self.core.phase = "m", 1, Phase.STABLE
+        self.refused: list[tuple[int, str]] = []
         group = group_of(consumer)
         group.member = group.commits.member = self  # type: ignore[assignment]
         self.is_closed = False
 
     def active(self) -> None: ...
+
+    def commit_refused(self, generation: int, code: str) -> None:
+        self.refused.append((generation, code))
 
     async def close(self) -> None:
         self.is_closed = True
@@ -207,6 +212,36 @@ async def test_a_waiting_commit_uses_the_generation_at_the_time_of_its_call(monk
             member.core.generation = 2
         await waiting
         assert asked == [("m", 1)]
+
+
+@pytest.mark.parametrize(
+    ("phase", "generation", "lost", "code"),
+    [
+        (Phase.JOINING, 1, PLACES[1:], "REBALANCE_IN_PROGRESS"),
+        (Phase.STABLE, 2, PLACES[1:], "REBALANCE_IN_PROGRESS"),
+        (Phase.STABLE, 2, PLACES[:1], "ILLEGAL_GENERATION"),
+        (Phase.STABLE, 1, (), "ILLEGAL_GENERATION"),
+        (Phase.JOINING, NO_GENERATION, (), "ILLEGAL_GENERATION"),
+    ],
+)
+async def test_a_commit_during_a_cooperative_rebalance_may_be_repeated_for_partitions_that_stay(
+    monkeypatch: pytest.MonkeyPatch, phase: Phase, generation: int, lost: tuple[TopicPartition, ...], code: str
+) -> None:
+    """The coordinator may begin the next generation before the member learns of it."""
+    async with reading() as (consumer, _, _):
+        member, commits = Member(consumer), group_of(consumer).commits
+
+        async def refuse(*_: Any, **__: Any) -> dict[Any, ClusterError]:
+            member.core.phase, member.core.generation = phase, generation
+            consumer._reading.remove(set(lost))
+            consumer._reading.add(PLACES)  # another member may have had them meanwhile
+            return {PLACES[0]: ClusterError("ILLEGAL_GENERATION", "refused")}
+
+        monkeypatch.setattr(commits._groups, "commit", refuse)
+        with pytest.raises(ClusterError) as refused:
+            await consumer.commit({PLACES[0]: 1})
+        assert refused.value.code == code
+        assert member.refused == ([(1, code)] if code == "ILLEGAL_GENERATION" else [])
 
 
 async def test_the_former_offset_is_committed_again_after_a_commit_without_an_answer(
