@@ -493,19 +493,22 @@ class Producer:
         if key is not None:
             return (murmur2(key) & 0x7FFFFFFF) % count
         if topic.sticky_left <= 0:
-            topic.sticky = self._available(topic, self._sources.random.randrange(count))
+            topic.sticky = self._draw(topic)
             topic.sticky_left = STICKY_BYTES
         topic.sticky_left -= size
         return topic.sticky
 
-    def _available(self, topic: Topic, drawn: int) -> int:
-        """Return the drawn partition if its leader is known, else the next partition with a known leader.
+    def _draw(self, topic: Topic) -> int:
+        """Draw one of the partitions whose leader is known; if no leader is known, one of all partitions.
 
-        If no leader is known, return the drawn partition.
+        If the first one has no leader, the others get equal shares of its records.
         """
         count = len(topic.lanes)
-        indexes = ((drawn + step) % count for step in range(count))
-        return next((each for each in indexes if self._cluster.known_leader(topic.name, each) is not None), drawn)
+        drawn = self._sources.random.randrange(count)
+        if self._cluster.known_leader(topic.name, drawn) is not None:
+            return drawn
+        led = [index for index in range(count) if self._cluster.known_leader(topic.name, index) is not None]
+        return self._sources.random.choice(led) if led else drawn
 
     def _begin_batch(self, lane: Lane) -> None:
         now = asyncio.get_running_loop().time()

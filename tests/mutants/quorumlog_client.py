@@ -1138,4 +1138,11 @@ MUTANTS = (
         "self.generation > generation",
         (f"{COMMIT_TESTS}::test_a_commit_during_a_cooperative_rebalance_may_be_repeated_for_partitions_that_stay",),
     ),
+    Mutant(
+        "the first partition with a leader gets the records of all partitions without one",
+        PRODUCER,
+        "self._sources.random.choice(led) if led else drawn",
+        "led[0] if led else drawn",
+        (f"{PRODUCER_TESTS}::test_the_neighbour_of_partitions_without_a_leader_gets_no_more_records_than_others",),
+    ),
 )

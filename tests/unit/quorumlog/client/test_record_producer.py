@@ -29,6 +29,7 @@ from quorumlog.client.cluster import Cluster, TopicState
 from quorumlog.client.partitioner import partition_of
 from quorumlog.client.records import Record
 from quorumlog.runtime.addresses import Address
+from quorumlog.runtime.clock import Sources
 from quorumlog.wire import compression
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import Codec, parse_header
@@ -100,6 +101,18 @@ async def test_records_without_a_key_avoid_partitions_without_a_leader(brokers: 
         async with asyncio.timeout(20):
             places = [await each for each in deliveries]
     assert set(Counter(place.partition for place in places)) == {1, 3}
+
+
+async def test_the_neighbour_of_partitions_without_a_leader_gets_no_more_records_than_others(
+    brokers: FakeBrokers,
+) -> None:
+    await brokers.create("u", [-1, -1, -1, 1, 2])
+    sources = Sources.seeded(1, lambda: 1_700_000_000_000)
+    async with Producer(brokers.bootstrap, batch_size_max_bytes=20_000, sources=sources) as producer:
+        places = [await each for each in await producer.send_many("u", [b"x" * (16 << 10)] * 100)]
+    drawn = Counter(place.partition for place in places)
+    assert drawn.keys() == {3, 4}
+    assert min(drawn.values()) > 30
 
 
 async def test_a_custom_partitioner_is_used_and_an_invalid_partition_is_an_error(brokers: FakeBrokers) -> None:
