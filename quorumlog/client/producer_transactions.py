@@ -143,6 +143,11 @@ class ProducerTransactions:
         return self._state in (_State.OPEN, _State.COMMITTING, _State.FAILED) and self._fenced is None
 
     @property
+    def must_end(self) -> bool:
+        """Return whether the coordinator may know an open transaction whose commit was not sent."""
+        return self._has_begun and self.can_abort
+
+    @property
     def has_failed(self) -> bool:
         return self._state is _State.FAILED
 

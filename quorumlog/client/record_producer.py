@@ -64,6 +64,9 @@ if TYPE_CHECKING:
 STICKY_BYTES: Final = 16 << 10
 """After this many bytes of records without a key, another partition is drawn for such records (KIP-794)."""
 
+ABORT_AT_CLOSE_S: Final = 10.0
+"""Time limit for the abort of an open transaction by `close`."""
+
 
 class Producer:
     """Send records: `async with Producer("host:9092") as producer: await producer.send("topic", b"value")`.
@@ -180,13 +183,21 @@ class Producer:
     async def close(self, *, flush: bool = True) -> None:
         """Flush, then stop, and close the connections, except those of a `Cluster` passed as `bootstrap`.  Idempotent.
 
-        flush: if False, deliveries without an outcome fail with PRODUCER_CLOSED.
+        An open transaction is aborted, unless that takes longer than 10 s.
+        flush: if False, deliveries without an outcome fail with PRODUCER_CLOSED, or in a transaction with
+            TRANSACTION_ABORTABLE.
 
         Raises: ClusterError, as `flush`; the producer is closed nevertheless.
         """
         try:
-            if flush and self._buffer.closed is None:
-                await self.flush()
+            if self._buffer.closed is None:
+                try:
+                    if flush:
+                        await self.flush()
+                except ClusterError:
+                    await self._abort_open()
+                    raise
+                await self._abort_open()
         finally:
             tasks: list[asyncio.Task[Any]] = [*self._tasks.cancel(), *self._topics.cancel()]
             self._stop(ClusterError(ApiError.PRODUCER_CLOSED, "the producer was closed"))
@@ -196,6 +207,14 @@ class Producer:
             finally:
                 if self._owns_cluster:
                     await self._cluster.close()
+
+    async def _abort_open(self) -> None:
+        """Abort the open transaction, so that readers of committed records need not wait for its timeout."""
+        if self._transactions is not None and self._transactions.must_end:
+            # After a failure, the coordinator aborts the transaction when its timeout has passed.
+            with suppress(ClusterError, TimeoutError):
+                async with asyncio.timeout(ABORT_AT_CLOSE_S):
+                    await self.abort_transaction(ABORT_AT_CLOSE_S)
 
     def _stop(self, why: ClusterError) -> None:
         """Accept no more records, and fail all deliveries without an outcome."""

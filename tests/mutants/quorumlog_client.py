@@ -1145,4 +1145,18 @@ MUTANTS = (
         "led[0] if led else drawn",
         (f"{PRODUCER_TESTS}::test_the_neighbour_of_partitions_without_a_leader_gets_no_more_records_than_others",),
     ),
+    Mutant(
+        "a close leaves an open transaction to its timeout",
+        TRANSACTIONS,
+        "return self._has_begun and self.can_abort",
+        "return False",
+        (f"{TRANSACTION_TESTS}::test_close_aborts_an_open_transaction",),
+    ),
+    Mutant(
+        "an abort by the close of a producer has no time limit",
+        PRODUCER,
+        "async with asyncio.timeout(ABORT_AT_CLOSE_S):",
+        "async with asyncio.timeout(None):",
+        (f"{TRANSACTION_TESTS}::test_an_abort_by_close_has_a_time_limit",),
+    ),
 )

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from quorumlog.client import producer_topics
+from quorumlog.client import producer_topics, record_producer
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.producer_transactions import GroupMetadata, ProducerTransactions
 from quorumlog.client.record_consumer import Consumer
@@ -580,3 +580,47 @@ async def test_the_next_transaction_block_completes_an_abort_that_was_cancelled(
         async with producer.transaction():
             await producer.send("t", b"second")
     assert coordinator.kinds() == [INIT, ADD, END, INIT, ADD, END]
+
+
+@pytest.mark.parametrize("flush", [True, False])
+async def test_close_aborts_an_open_transaction(flush: bool) -> None:
+    """Readers of committed records would wait for its timeout otherwise."""
+    async with in_transaction() as (producer, brokers, coordinator):
+        await producer.send("t", b"first")
+        await brokers.replicas[1].appended.wait()
+        closing = asyncio.ensure_future(producer.close(flush=flush))
+        await asyncio.sleep(0)
+        brokers.replicas[1].acknowledge_all()
+        await closing
+        assert coordinator.kinds() == ([INIT, ADD, END] if flush else [INIT, ADD, END, INIT])
+        assert [values["committed"] for api, values in coordinator.asked if api == END] == [False]
+
+
+async def test_close_aborts_a_transaction_whose_delivery_failed_and_reports_the_failure() -> None:
+    async with in_transaction() as (producer, brokers, coordinator):
+        brokers.replicas[1].acknowledge_all()
+        await producer.send("t", b"x" * 2_000_000)
+        with pytest.raises(ClusterError, match="MESSAGE_TOO_LARGE"):
+            await producer.close()
+        assert coordinator.kinds() == [INIT, ADD, END, INIT]
+
+
+async def test_close_aborts_no_transaction_whose_commit_was_sent() -> None:
+    async with in_transaction() as (producer, brokers, coordinator):
+        brokers.replicas[1].acknowledge_all()
+        await producer.send("t", b"first")
+        coordinator.codes[END] = [KafkaCode.NOT_COORDINATOR]
+        with pytest.raises(ClusterError):
+            await producer.commit_transaction()
+        await producer.close()
+        assert coordinator.kinds() == [INIT, ADD, END]
+
+
+async def test_an_abort_by_close_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_producer, "ABORT_AT_CLOSE_S", 0.05)
+    async with in_transaction() as (producer, brokers, coordinator):
+        await producer.send("t", b"first")
+        await brokers.replicas[1].appended.wait()
+        async with asyncio.timeout(WAIT_S):
+            await producer.close(flush=False)
+        assert coordinator.kinds() == [INIT, ADD]
