@@ -147,11 +147,17 @@ class Reading:
             self.positions.pop(partition, None)
         self.fetcher.wake()
 
-    def restart(self, partitions: Set[TopicPartition]) -> None:
-        """Begin anew in assigned partitions whose logs were replaced; a pause continues."""
-        self.in_progress.release(partitions)
+    def restart(self, partitions: Set[TopicPartition], since: float) -> None:
+        """Begin anew in partitions whose logs were replaced; a pause continues.
+
+        since: the loop time since which the logs may have been replaced.  A position that was reset later is in the new
+            log already: this log is shorter than the former position.
+        """
         for partition in partitions:
-            self.positions[partition].move(None)
+            position = self.positions.get(partition)
+            if position is not None and position.reset_at < since:
+                self.in_progress.release({partition})
+                position.move(None)
         self.starting.wake()
         self.fetcher.wake()
 

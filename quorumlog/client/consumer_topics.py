@@ -97,22 +97,28 @@ class AllPartitions:
         self._subscription = subscription
         self._reading = reading
         self._known: dict[str, TopicState] = {}
+        self._asked_at = 0.0
+        """The loop time at which these states were requested."""
 
     async def look(self, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Read new partitions, stop reading deleted ones, and begin anew in those that were created again.
 
         timeout_s: time limit of one request.  Raises: ClusterError: nothing was changed.
         """
+        now = asyncio.get_running_loop().time
+        asked_at = now()
         states = await self._subscription.states(timeout_s)
         lost = await self._lost(states, timeout_s)
         if lost:  # the first broker may be behind
             self._cluster.ask_another_broker()
+            asked_at = now()
             states = await self._subscription.states(timeout_s)
             lost = await self._lost(states, timeout_s)
-        self._known = states
+        since = self._asked_at
+        self._known, self._asked_at = states, asked_at
         existing = {TopicPartition(name, index) for name, state in states.items() for index in state.leader_epochs}
         self._reading.remove(lost - existing)
-        self._reading.restart(lost & existing)
+        self._reading.restart(lost & existing, since)
         self._reading.add(existing)
 
     async def _lost(self, states: Mapping[str, TopicState], timeout_s: float) -> set[TopicPartition]:

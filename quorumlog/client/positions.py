@@ -8,6 +8,7 @@ raises `version`, so that the answer to an earlier fetch is recognised as stale.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -40,6 +41,7 @@ class Position:
     is_held: the position is not looked up yet, because the user's callback may set it.
     failing_since: the loop time of the first failure since the last successful fetch; None without a failure.
     retry_at: the loop time of the next attempt.
+    reset_at: the loop time of the last reset after a leader had found the position out of range.
     served: orders positions by their last answer with records; 0 before the first one.
     """
 
@@ -58,6 +60,7 @@ class Position:
         "next_offset",
         "partition",
         "paused_at",
+        "reset_at",
         "retry_at",
         "served",
         "version",
@@ -82,6 +85,7 @@ class Position:
         self.failure: ClusterError | None = None
         self.failing_since: float | None = None
         self.retry_at = 0.0
+        self.reset_at = -math.inf
         self.served = 0
 
     def move(self, offset: int | None) -> None:

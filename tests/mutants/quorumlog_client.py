@@ -186,7 +186,7 @@ MUTANTS = (
     Mutant(
         "a consumer keeps its position in a partition that was created again between two looks",
         CONSUMER_TOPICS,
-        "        self._reading.restart(lost & existing)\n",
+        "        self._reading.restart(lost & existing, since)\n",
         "        pass\n",
         (f"{CONSUMER_TESTS}::test_a_topic_that_was_created_again_is_read_from_its_start",),
     ),
@@ -1158,5 +1158,19 @@ MUTANTS = (
         "async with asyncio.timeout(ABORT_AT_CLOSE_S):",
         "async with asyncio.timeout(None):",
         (f"{TRANSACTION_TESTS}::test_an_abort_by_close_has_a_time_limit",),
+    ),
+    Mutant(
+        "a position that was reset in a new log is reset again",
+        CONSUMER_READING,
+        "if position is not None and position.reset_at < since:",
+        "if position is not None:",
+        (f"{CONSUMER_TESTS}::test_a_position_that_was_already_reset_in_a_new_topic_stays",),
+    ),
+    Mutant(
+        "a topic that is created again later is not noticed after a reset",
+        CONSUMER_TOPICS,
+        "        since = self._asked_at\n",
+        "        since = 0.0\n",
+        (f"{CONSUMER_TESTS}::test_a_topic_that_is_created_again_after_a_reset_is_read_from_its_start",),
     ),
 )

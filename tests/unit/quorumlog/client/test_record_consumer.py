@@ -360,6 +360,38 @@ async def test_a_topic_that_was_created_again_is_read_from_its_start(brokers: Fa
         assert await consumer.get(timeout_s=0.5) is None
 
 
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+async def test_a_position_that_was_already_reset_in_a_new_topic_stays(brokers: FakeBrokers, policy: str) -> None:
+    """A second reset would skip records with `latest`, and repeat records with `earliest`."""
+    async with reading(brokers, auto_offset_reset=policy, fetch=FetchLimits(wait_ms=50)) as consumer:
+        if policy == "earliest":
+            await take(consumer, 20)
+        await until(lambda: consumer.position(("t", 0)) == 10)
+        await brokers.delete("t")
+        await brokers.create("t", [1])
+        await until(lambda: consumer.position(("t", 0)) == 0)  # the former position is out of range
+        await brokers.fill("t", 0, *(batch(n) for n in range(4)))
+        assert [record.offset for record in await take(consumer, 2)] == [0, 1]
+        await consumer._all_partitions.look()
+        assert consumer.assignment() == {("t", 0)}
+        assert [record.offset for record in await take(consumer, 2)] == [2, 3]
+
+
+async def test_a_topic_that_is_created_again_after_a_reset_is_read_from_its_start(brokers: FakeBrokers) -> None:
+    await brokers.cut_front("t", 0, 2)
+    async with reading(brokers, topics=["t"]) as consumer:
+        consumer.seek(("t", 0), 1)
+        await until(lambda: consumer.position(("t", 0)) == 4)  # the offset is out of range
+        await consumer._all_partitions.look()
+        consumer.pause(("t", 0))  # so that the new leader does not refuse the position
+        await brokers.delete("t")
+        await brokers.create("t", [1])
+        await brokers.fill("t", 0, *(batch(n) for n in range(10)))
+        await consumer._all_partitions.look()
+        consumer.resume(("t", 0))
+        assert (await take(consumer, 1))[0].offset == 0
+
+
 async def test_an_election_does_not_move_a_consumer_of_a_topic_that_lost_partitions(brokers: FakeBrokers) -> None:
     """A partition with an unchanged epoch was not removed, and so the partitions before it were not removed either."""
     await brokers.create("u", [1, 2, 1])
