@@ -13,7 +13,7 @@ from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer_commits import Commits
 from quorumlog.client.consumer_reading import Reading
 from quorumlog.client.consumer_settings import CALL_TIMEOUT_S, CLOSE_TIMEOUT_S, ConsumerSettings
-from quorumlog.client.consumer_topics import Subscription
+from quorumlog.client.consumer_topics import SubscribedLogs
 from quorumlog.client.group_member import GroupMember, MemberSettings
 from quorumlog.client.groups import GroupClient
 from quorumlog.client.messages import TopicPartition
@@ -33,7 +33,7 @@ class ConsumerGroup:
         cluster: Cluster,
         groups: GroupClient,
         settings: ConsumerSettings,
-        subscription: Subscription,
+        logs: SubscribedLogs,
         commits: Commits,
         reading: Reading,
         begin: Callable[[Coroutine[Any, Any, None]], None],
@@ -59,7 +59,7 @@ class ConsumerGroup:
         self.member: GroupMember | None = None
         if settings.is_subscribed:
             topics_s = min(CALL_TIMEOUT_S, settings.failure_timeout_s)  # else the user learns of a failure too late
-            topics = partial(subscription.found, topics_s)
+            topics = partial(logs.found, topics_s)
             self.member = GroupMember(cluster, groups, self, _member_settings(settings), topics)
             commits.member = self.member
 
@@ -144,6 +144,9 @@ class ConsumerGroup:
         added = self._reading.add(partitions, held=True)
         # A partition that was lost and assigned again before this call is handed over twice, and is new only once.
         new = frozenset(position.partition for position in added)
+        now = asyncio.get_running_loop().time()
+        for position in added:  # the group's offset and the topic's state are looked up independently
+            position.reset_at = now
         try:
             await self._call("assigned", new)
         finally:

@@ -31,7 +31,7 @@ NAMES_SHOWN_MAX: Final = 10
 class Subscription:
     """The topics of a consumer.
 
-    names, pattern: at most one of them is set.  Without either, the subscription is empty, and `found` is not called.
+    names, pattern: at most one of them is set.  Without either, the subscription is empty, and `states` is not called.
     """
 
     def __init__(self, cluster: Cluster, names: frozenset[str] | None, pattern: str | None) -> None:
@@ -40,10 +40,9 @@ class Subscription:
         self._pattern = None if pattern is None else re.compile(pattern)
         self._has_looked = False
 
-    async def found(self, timeout_s: float = CALL_TIMEOUT_S) -> tuple[frozenset[str], dict[str, int]]:
-        """Return the subscribed topics, and the number of partitions of each that exists.  Raises: ClusterError."""
-        counts = {name: len(state.leader_epochs) for name, state in (await self.states(timeout_s)).items()}
-        return frozenset(counts) if self._names is None else self._names, counts
+    def topics(self, states: Collection[str]) -> frozenset[str]:
+        """Return the subscribed topics.  states: those that exist."""
+        return frozenset(states) if self._names is None else self._names
 
     async def states(self, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, TopicState]:
         """Return the state of each subscribed topic that exists.  Raises: ClusterError.
@@ -86,10 +85,10 @@ def _warn_of_missing(topics: Collection[str]) -> None:
     logger.warning("%s: check the spelling", one if len(topics) == 1 else several)
 
 
-class AllPartitions:
-    """Lets a consumer without a group read all partitions of its topics.
+class SubscribedLogs:
+    """Notices that logs of the subscribed topics were deleted or replaced.
 
-    A partition whose log was deleted loses its position, because it has no meaning in a later log of the same name.
+    The position of a partition has no meaning in a later log of the same name, so the consumer begins anew there.
     """
 
     def __init__(self, cluster: Cluster, subscription: Subscription, reading: Reading) -> None:
@@ -99,10 +98,22 @@ class AllPartitions:
         self._known: dict[str, TopicState] = {}
         self._asked_at = 0.0
         """The loop time at which these states were requested."""
+        self._deleted = set[TopicPartition]()
+        """Deleted partitions that are still assigned: a group takes a while to revoke them, and they may be created
+        again meanwhile."""
 
-    async def look(self, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Read new partitions, stop reading deleted ones, and begin anew in those that were created again.
+    async def found(self, timeout_s: float) -> tuple[frozenset[str], dict[str, int]]:
+        """Look as `look` does; return the subscribed topics, and the number of partitions of each that exists.
 
+        Raises: ClusterError.
+        """
+        states, _ = await self.look(timeout_s)
+        return self._subscription.topics(states), {name: len(state.leader_epochs) for name, state in states.items()}
+
+    async def look(self, timeout_s: float) -> tuple[dict[str, TopicState], set[TopicPartition]]:
+        """Begin anew in the partitions whose logs were replaced.
+
+        Return the state of each topic that exists, and the former partitions that do not exist any more.
         timeout_s: time limit of one request.  Raises: ClusterError: nothing was changed.
         """
         now = asyncio.get_running_loop().time
@@ -114,12 +125,12 @@ class AllPartitions:
             asked_at = now()
             states = await self._subscription.states(timeout_s)
             lost = await self._lost(states, timeout_s)
-        since = self._asked_at
+        lost |= self._deleted
+        existing = partitions_of(states)
+        self._reading.restart(lost & existing, self._asked_at)
+        self._deleted = (lost - existing) & self._reading.positions.keys()
         self._known, self._asked_at = states, asked_at
-        existing = {TopicPartition(name, index) for name, state in states.items() for index in state.leader_epochs}
-        self._reading.remove(lost - existing)
-        self._reading.restart(lost & existing, since)
-        self._reading.add(existing)
+        return states, lost - existing
 
     async def _lost(self, states: Mapping[str, TopicState], timeout_s: float) -> set[TopicPartition]:
         """Return the partitions that were known, and that do not exist any more or have another log now."""
@@ -156,3 +167,24 @@ class AllPartitions:
             if end > 0:
                 kept = max(kept, index + 1)
         return set(range(kept))
+
+
+class AllPartitions:
+    """Lets a consumer without a group read all partitions of its topics."""
+
+    def __init__(self, logs: SubscribedLogs, reading: Reading) -> None:
+        self._logs = logs
+        self._reading = reading
+
+    async def look(self, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Read new partitions, stop reading deleted ones, and begin anew in those that were created again.
+
+        timeout_s: time limit of one request.  Raises: ClusterError: nothing was changed.
+        """
+        states, deleted = await self._logs.look(timeout_s)
+        self._reading.remove(deleted)
+        self._reading.add(partitions_of(states))
+
+
+def partitions_of(states: Mapping[str, TopicState]) -> set[TopicPartition]:
+    return {TopicPartition(name, index) for name, state in states.items() for index in state.leader_epochs}

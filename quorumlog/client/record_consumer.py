@@ -34,7 +34,7 @@ from quorumlog.client.consumer_settings import (
     IsolationLevel,
     Listener,
 )
-from quorumlog.client.consumer_topics import AllPartitions, Subscription
+from quorumlog.client.consumer_topics import AllPartitions, SubscribedLogs, Subscription
 from quorumlog.client.fetcher import FetchLimits
 from quorumlog.client.group_member import GroupMember
 from quorumlog.client.groups import GroupClient
@@ -149,21 +149,18 @@ class Consumer:
         )
         self._tasks = BackgroundTasks(self._broken)
         self._subscription = Subscription(bootstrap, settings.topics, pattern)
-        self._reading, self._group = self._connect(settings)
-        self._in_progress = self._reading.in_progress
-        self._all_partitions = AllPartitions(bootstrap, self._subscription, self._reading)
-
-    def _connect(self, settings: ConsumerSettings) -> tuple[Reading, ConsumerGroup | None]:
-        """Return the partitions of this consumer, and its group if it has one."""
         positions: dict[TopicPartition, Position] = {}
-        if settings.group is None:
-            return Reading(self._cluster, positions, settings, None), None
-        groups = GroupClient(self._cluster)
-        commits = Commits(groups, settings.group, positions, committed_only=settings.committed_only)
-        reading = Reading(self._cluster, positions, settings, commits.to_begin_at)
-        return reading, ConsumerGroup(
-            self._cluster, groups, settings, self._subscription, commits, reading, self._tasks.begin
-        )
+        groups = GroupClient(bootstrap)
+        commits = None
+        if group is not None:
+            commits = Commits(groups, group, positions, committed_only=settings.committed_only)
+        self._reading = Reading(bootstrap, positions, settings, None if commits is None else commits.to_begin_at)
+        self._in_progress = self._reading.in_progress
+        logs = SubscribedLogs(bootstrap, self._subscription, self._reading)
+        self._all_partitions = AllPartitions(logs, self._reading)
+        self._group: ConsumerGroup | None = None
+        if commits is not None:
+            self._group = ConsumerGroup(bootstrap, groups, settings, logs, commits, self._reading, self._tasks.begin)
 
     @property
     def _member(self) -> GroupMember | None:

@@ -179,14 +179,14 @@ MUTANTS = (
     Mutant(
         "a consumer keeps its position in a partition that was removed",
         CONSUMER_TOPICS,
-        "        self._reading.remove(lost - existing)\n",
+        "        self._reading.remove(deleted)\n",
         "        pass\n",
         (f"{CONSUMER_TESTS}::test_a_partition_that_was_removed_and_added_again_is_read_from_its_start",),
     ),
     Mutant(
         "a consumer keeps its position in a partition that was created again between two looks",
         CONSUMER_TOPICS,
-        "        self._reading.restart(lost & existing, since)\n",
+        "        self._reading.restart(lost & existing, self._asked_at)\n",
         "        pass\n",
         (f"{CONSUMER_TESTS}::test_a_topic_that_was_created_again_is_read_from_its_start",),
     ),
@@ -1169,8 +1169,22 @@ MUTANTS = (
     Mutant(
         "a topic that is created again later is not noticed after a reset",
         CONSUMER_TOPICS,
-        "        since = self._asked_at\n",
-        "        since = 0.0\n",
+        "        self._known, self._asked_at = states, asked_at\n",
+        "        self._known = states\n",
         (f"{CONSUMER_TESTS}::test_a_topic_that_is_created_again_after_a_reset_is_read_from_its_start",),
+    ),
+    Mutant(
+        "a member forgets partitions that were deleted before they are revoked",
+        CONSUMER_TOPICS,
+        "        lost |= self._deleted\n",
+        "",
+        (f"{COMMIT_TESTS}::test_a_member_reads_a_topic_that_was_created_again_from_its_start",),
+    ),
+    Mutant(
+        "a partition begins anew that was assigned in a new topic",
+        CONSUMER_GROUP,
+        "            position.reset_at = now\n",
+        "            pass\n",
+        (f"{COMMIT_TESTS}::test_a_partition_that_was_assigned_in_a_new_topic_does_not_begin_anew",),
     ),
 )

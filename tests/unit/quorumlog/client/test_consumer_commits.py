@@ -12,8 +12,9 @@ import pytest
 
 from broker.core.coordinator import group_requests as g
 from broker.core.transactions import Marker, ProducerKey
-from quorumlog.client import ClusterError, Consumer, TopicPartition
+from quorumlog.client import ClusterError, Consumer, FetchLimits, TopicPartition
 from quorumlog.client.consumer_group import ConsumerGroup
+from quorumlog.client.group_member import GroupMember
 from quorumlog.client.group_protocol import NO_GENERATION
 from quorumlog.client.membership import Membership, Phase
 from quorumlog.client.records import NewRecord, build_batch
@@ -398,3 +399,61 @@ async def test_a_close_that_is_cancelled_leaves_the_group_and_no_connection_open
         assert closing.cancelled()
         assert member.is_closed
         assert not consumer._cluster._connections
+
+
+@asynccontextmanager
+async def member_of_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[tuple[Consumer, FakeBrokers, GroupMember]]:
+    """A member that owns both partitions of its topic and has read them.  It sends no requests to the group."""
+    monkeypatch.setattr(ConsumerGroup, "start", lambda _: None)
+    chosen: dict[str, Any] = {"auto_commit": False, "auto_offset_reset": "earliest", "fetch": FetchLimits(wait_ms=50)}
+    async with group_brokers() as (brokers, _):
+        await brokers.create("t", [1, 2])
+        for index in (0, 1):
+            await brokers.fill("t", index, build_batch([NewRecord(None, b"%d" % value, 1_000) for value in range(4)]))
+        async with Consumer(brokers.bootstrap, topics=["t"], group=GROUP, **chosen) as consumer:
+            member = group_of(consumer).member
+            assert member is not None
+            await member._topics()
+            await group_of(consumer).assigned(frozenset(PLACES))
+            await member._topics()
+            await read(consumer, 8)
+            yield consumer, brokers, member
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+async def test_a_member_reads_a_topic_that_was_created_again_from_its_start(
+    monkeypatch: pytest.MonkeyPatch, noticed: bool
+) -> None:
+    """noticed: the consumer looks at the topic while it is missing."""
+    async with member_of_group(monkeypatch) as (consumer, brokers, member):
+        consumer.pause(*PLACES)  # so that no fetch finds that the position is out of range
+        await brokers.delete("t")
+        if noticed:
+            assert await member._topics() == (frozenset("t"), {})
+        await brokers.create("t", [1, 2])
+        for value in range(10):
+            await brokers.fill("t", 1, build_batch([NewRecord(None, b"%d" % value, 1_000)]))
+        assert await member._topics() == (frozenset("t"), {"t": 2})
+        consumer.resume(*PLACES)
+        record = await consumer.get(timeout_s=TIMEOUT_S)
+        assert record is not None
+        assert (record.partition, record.offset) == (1, 0)
+
+
+async def test_a_partition_that_was_assigned_in_a_new_topic_does_not_begin_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with member_of_group(monkeypatch) as (consumer, brokers, member):
+        assert await consumer.get(timeout_s=0.01) is None  # nothing is in progress
+        await group_of(consumer).revoke(frozenset(PLACES))
+        await brokers.delete("t")
+        await brokers.create("t", [1, 2])
+        await brokers.fill("t", 1, build_batch([NewRecord(None, b"%d" % value, 1_000) for value in range(4)]))
+        await group_of(consumer).assigned(frozenset(PLACES))
+        assert await read(consumer, 3) == {PLACES[1]}
+        await member._topics()
+        record = await consumer.get(timeout_s=TIMEOUT_S)
+        assert record is not None
+        assert record.offset == 3
