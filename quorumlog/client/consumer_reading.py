@@ -84,11 +84,16 @@ class Reading:
             if position.error is not None:
                 found, position.error = position.error, None
                 self.starting.wake()
+                self.fetcher.wake()
                 raise found
             if not position.chunks:
                 continue
             before = position.buffered_bytes
-            records = position.take()
+            try:
+                records = position.take()
+            except ClusterError:
+                self.fetcher.wake()  # the damage is fetched again
+                raise
             if position.buffered_bytes < before:
                 self.must_yield = True
                 self.fetcher.wake()

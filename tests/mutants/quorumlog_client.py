@@ -1187,4 +1187,18 @@ MUTANTS = (
         "            pass\n",
         (f"{COMMIT_TESTS}::test_a_partition_that_was_assigned_in_a_new_topic_does_not_begin_anew",),
     ),
+    Mutant(
+        "a refused partition is not fetched again after its error was raised",
+        CONSUMER_READING,
+        "                self.fetcher.wake()\n                raise found\n",
+        "                raise found\n",
+        (f"{CONSUMER_TESTS}::test_a_refused_partition_is_fetched_again_after_its_error_was_raised",),
+    ),
+    Mutant(
+        "a partition with damage is not fetched again",
+        CONSUMER_READING,
+        "                self.fetcher.wake()  # the damage is fetched again\n",
+        "",
+        (f"{CONSUMER_TESTS}::test_damage_in_a_full_buffer_is_an_error_each_time",),
+    ),
 )

@@ -175,6 +175,36 @@ async def test_a_damaged_batch_is_an_error_until_the_user_seeks_past_it(brokers:
         assert [record.offset for record in await take(consumer, 1)] == [4]
 
 
+async def test_a_refused_partition_is_fetched_again_after_its_error_was_raised(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other partition is fetched, whose answers would lead to the next fetch."""
+    refusals = [29] * 2  # TOPIC_AUTHORIZATION_FAILED, which our brokers do not send
+    replicas = brokers.replicas[1]
+    monkeypatch.setattr(replicas, "_refusal", lambda _topic, _index: refusals.pop() if refusals else None)
+    async with reading(brokers, topics=None) as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek(("t", 0), 3)
+        for _ in range(2):
+            with pytest.raises(ClusterError, match="TOPIC_AUTHORIZATION_FAILED"):
+                await consumer.get(timeout_s=10)
+        record = await consumer.get(timeout_s=10)
+        assert record is not None
+        assert record.offset == 3
+
+
+async def test_damage_in_a_full_buffer_is_an_error_each_time(brokers: FakeBrokers) -> None:
+    """The buffer is full, so no fetch is in flight, whose answer would lead to the next one."""
+    log = brokers.shared.logs["t", 0]
+    base, end, newest, data = log.batches[0]
+    log.batches[0] = (base, end, newest, data[:-1] + bytes([data[-1] ^ 1]))
+    async with reading(brokers, topics=None, fetch=FetchLimits(partition_size_max=1)) as consumer:
+        consumer.assign([("t", 0)])
+        for _ in range(2):
+            with pytest.raises(ClusterError, match="cannot be read"):
+                await consumer.get(timeout_s=10)
+
+
 async def test_a_cancelled_get_consumes_no_record(brokers: FakeBrokers) -> None:
     async with reading(brokers, auto_offset_reset="latest") as consumer:
         for _ in range(3):
