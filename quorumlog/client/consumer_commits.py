@@ -44,6 +44,16 @@ class Commits:
 
         Raises: as `Consumer.commit`.
         """
+        for refusal in (await self.answered(wanted, timeout_s)).values():
+            raise refusal
+
+    async def answered(
+        self, wanted: Mapping[TopicPartition, int], timeout_s: float
+    ) -> Mapping[Partition, ClusterError]:
+        """Commit offsets as `commit` does; return the errors of refused partitions.
+
+        Raises: ClusterError: there was no answer in time, or the consumer is not in the group.
+        """
         values: dict[Partition, CommittedOffset] = {
             partition: CommittedOffset(offset, -1, "") for partition, offset in wanted.items()
         }
@@ -72,8 +82,7 @@ class Commits:
             position = self._positions.get(partition)
             if position is not None and partition not in refusals:
                 position.committed = offset
-        for refusal in refusals.values():
-            raise refusal
+        return refusals
 
     def may_have_changed(self, partitions: Iterable[TopicPartition]) -> None:
         """Note that the committed offsets are unknown, so that the next commit does not omit them as unchanged."""

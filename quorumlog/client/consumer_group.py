@@ -113,7 +113,9 @@ class ConsumerGroup:
         wanted = {**given_up, **self._reading.uncommitted(partitions)}
         if wanted:
             with suppress(ClusterError):
-                await self.commits.commit(wanted, timeout_s)
+                await self.commits.answered(wanted, timeout_s)
+                # A refusal of one partition, such as a deleted one, is final.  To commit the others again at each
+                # interval could move offsets back that others have committed meanwhile.
                 self._given_up = {key: to for key, to in self._given_up.items() if given_up.get(key) != to}
 
     # --- for the membership ---

@@ -1201,4 +1201,11 @@ MUTANTS = (
         "",
         (f"{CONSUMER_TESTS}::test_damage_in_a_full_buffer_is_an_error_each_time",),
     ),
+    Mutant(
+        "offsets of dropped partitions are committed again and again beside a refused one",
+        CONSUMER_GROUP,
+        "await self.commits.answered(wanted, timeout_s)",
+        "await self.commits.commit(wanted, timeout_s)",
+        (f"{COMMIT_TESTS}::test_an_offset_of_a_dropped_partition_is_not_committed_again_after_others_were_refused",),
+    ),
 )

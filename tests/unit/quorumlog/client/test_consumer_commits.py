@@ -171,6 +171,26 @@ async def test_a_repeated_assignment_does_not_auto_commit_the_position_of_the_ea
             assert (await other.committed([done]))[done] == 1
 
 
+async def test_an_offset_of_a_dropped_partition_is_not_committed_again_after_others_were_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise each automatic commit would move the offset back that another process has committed meanwhile."""
+    asked: list[dict[Any, Any]] = []
+
+    async def commit(_group: str, values: dict[Any, Any], _left_s: float) -> dict[Any, ClusterError]:
+        asked.append(values)
+        return {key: ClusterError("UNKNOWN_TOPIC_OR_PARTITION", "deleted", retriable=True) for key in PLACES[:1]}
+
+    async with reading(auto_commit=True, auto_commit_interval_s=3600.0) as (consumer, _, _):
+        await read(consumer, 8)
+        assert await consumer.get(timeout_s=0.01) is None  # so that all records are processed
+        consumer.assign([])
+        monkeypatch.setattr(group_of(consumer).commits._groups, "commit", commit)
+        for _ in range(2):
+            await group_of(consumer)._commit_processed(None, TIMEOUT_S)
+        assert [set(values) for values in asked] == [set(PLACES)]
+
+
 # -- the membership, which the tests simulate
 
 
