@@ -44,9 +44,13 @@ LEADERS_AGE_S: Final = 30.0
 _JOINING, _LEAVING = 0, -1
 _FIRST_EPOCH, _LAST_EPOCH = 1, INT32_MAX
 """The epochs of a session after its first request, which has epoch 0.  The last one is followed by the first one."""
-NEWEST_VERSIONS: Final = {Api.FIND_COORDINATOR: 4, Api.SHARE_GROUP_HEARTBEAT: 1}
 _VERSION: Final = 1
 _RENEWING_VERSION: Final = 2
+NEWEST_VERSIONS: Final = {
+    Api.FIND_COORDINATOR: 4,
+    Api.SHARE_GROUP_HEARTBEAT: 1,
+    Api.SHARE_ACKNOWLEDGE: _RENEWING_VERSION,
+}
 _GAP, _ACCEPT, _RELEASE, _REJECT, _RENEW = range(5)
 
 Place = tuple[UUID, int]
@@ -266,7 +270,12 @@ class ShareConsumer:
         await self._acknowledge(record, _REJECT)
 
     async def renew(self, record: ShareRecord) -> None:
-        """Renew the lock on a record whose processing takes long.  Raises: as `accept`."""
+        """Renew the lock on a record whose processing takes long.
+
+        Raises:
+            ClusterError: as `accept`; or UNSUPPORTED_VERSION: the broker cannot renew locks (Apache Kafka before 4.2).
+                The lock and its end are unchanged.
+        """
         await self._acknowledge(record, _RENEW)
 
     # --- membership ---
@@ -489,15 +498,28 @@ class ShareConsumer:
 
     async def _acknowledge(self, record: ShareRecord, kind: int) -> None:
         key = (record.topic, record.partition, record.offset)
-        sessions = [each for each in self._sessions.values() if key in each.locks]
-        if not sessions:
-            raise _not_locked(*key)
-        # After a change of leaders, a record may be locked in two sessions: the new leader has delivered it again.
-        session = max(sessions, key=lambda each: each.locks[key].until_s)
+        session = self._holder(key)
+        if kind == _RENEW:
+            # A broker closes the connection after a version that it does not know, and releases all locks.
+            connection = session.connection
+            version = await self._calls.version(connection, Api.SHARE_ACKNOWLEDGE, REQUEST_TIMEOUT_S)
+            if version != _RENEWING_VERSION:
+                text = f"{connection.peer} does not know requests that renew the lock on a record"
+                step = "raise group.share.record.lock.duration.ms, or upgrade the brokers"
+                raise ClusterError(ApiError.UNSUPPORTED_VERSION, text, step)
+            session = self._holder(key)
         ack = _Ack(session.locks[key].place, record.offset, kind, asyncio.get_running_loop().create_future(), key)
         session.acks.append(ack)
         self._begin_flush(session)
         await ack.done
+
+    def _holder(self, key: tuple[str, int, int]) -> ShareSession:
+        """Return the session that has locked a record.  Raises: ClusterError: INVALID_RECORD_STATE."""
+        sessions = [each for each in self._sessions.values() if key in each.locks]
+        if not sessions:
+            raise _not_locked(*key)
+        # After a change of leaders, a record may be locked in two sessions: the new leader has delivered it again.
+        return max(sessions, key=lambda each: each.locks[key].until_s)
 
     def _begin_flush(self, session: ShareSession) -> None:
         if not session.is_flushing:

@@ -1208,4 +1208,11 @@ MUTANTS = (
         "await self.commits.commit(wanted, timeout_s)",
         (f"{COMMIT_TESTS}::test_an_offset_of_a_dropped_partition_is_not_committed_again_after_others_were_refused",),
     ),
+    Mutant(
+        "a share consumer renews a lock with a version that the broker does not know",
+        SHARE_CONSUMER,
+        "if version != _RENEWING_VERSION:",
+        "if version is None:",
+        (f"{SHARE_CONSUMER_TESTS}::test_a_broker_that_cannot_renew_locks_is_not_asked_to",),
+    ),
 )

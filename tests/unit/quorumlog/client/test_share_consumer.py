@@ -35,6 +35,7 @@ class Broker:
 
     answering: whether acknowledgements get their answers.  acknowledged: offset and type, by partition.
     closing: whether connections can be closed.  released: offsets whose locks the broker has released.
+    newest: the newest version of ShareAcknowledge that it knows.
     """
 
     def __init__(self) -> None:
@@ -48,6 +49,7 @@ class Broker:
         self.acknowledged: list[tuple[int, int, int]] = []
         self.released: set[int] = set()
         self.is_down = False
+        self.newest = 2
 
     def deliver(self, index: int, data: bytes, first: int, last: int, code: int = 0) -> None:
         acquired = [] if code else [SimpleNamespace(first_offset=first, last_offset=last, delivery_count=1)]
@@ -56,6 +58,9 @@ class Broker:
         self.news.set()
 
     async def ask(self, api: Api, values: dict[str, Any]) -> Any:
+        if api == Api.API_VERSIONS:
+            known = SimpleNamespace(api_key=Api.SHARE_ACKNOWLEDGE, min_version=1, max_version=self.newest)
+            return SimpleNamespace(error_code=0, api_keys=[known])
         self.requests += 1
         if api == Api.SHARE_FETCH:
             while not self.answers:
@@ -86,6 +91,7 @@ class Broker:
 class Connection:
     def __init__(self, brokers: dict[Address, Broker], host: str, port: int) -> None:
         self.broker = brokers[Address(host, port)]
+        self.peer = f"{host}:{port}"
         self.is_closed = False
 
     async def connect(self, timeout_s: float) -> None:
@@ -502,6 +508,20 @@ async def test_a_record_whose_lock_expired_in_the_buffer_is_not_returned(make: C
     assert record.offset == 1
     await setting.consumer.accept(record)
     assert await setting.consumer.get(0.05) is None
+
+
+async def test_a_broker_that_cannot_renew_locks_is_not_asked_to(make: Callable[..., Setting]) -> None:
+    """Apache Kafka 4.1 would close the connection, and release all locks of the session."""
+    setting = make(ONE)
+    broker = setting.brokers[ONE]
+    broker.newest = 1
+    broker.deliver(0, data(0), 0, 0)
+    (record,) = await take(setting, 1)
+    with pytest.raises(ClusterError, match="one:1 does not know requests that renew the lock") as refused:
+        await setting.consumer.renew(record)
+    assert refused.value.code == ApiError.UNSUPPORTED_VERSION
+    await setting.consumer.accept(record)
+    assert broker.acknowledged == [(0, 0, ACCEPT)]
 
 
 async def test_a_session_without_partitions_keeps_a_lock_that_is_renewed(make: Callable[..., Setting]) -> None:
