@@ -173,6 +173,7 @@ class Reading:
         now = asyncio.get_running_loop().time()
         for position in named:
             position.pause(now)
+        self.fetcher.wake()  # other partitions may now get the room of the paused ones
 
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
         named = [self.position(each) for each in partitions]

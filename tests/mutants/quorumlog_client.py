@@ -1215,4 +1215,11 @@ MUTANTS = (
         "if version is None:",
         (f"{SHARE_CONSUMER_TESTS}::test_a_broker_that_cannot_renew_locks_is_not_asked_to",),
     ),
+    Mutant(
+        "a pause gives no room to other partitions",
+        CONSUMER_READING,
+        "        self.fetcher.wake()  # other partitions may now get the room of the paused ones\n",
+        "",
+        (f"{CONSUMER_TESTS}::test_a_pause_gives_other_partitions_the_room_that_its_partition_has_filled",),
+    ),
 )

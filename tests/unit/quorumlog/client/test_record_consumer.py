@@ -124,6 +124,21 @@ async def test_a_paused_partition_returns_no_records_and_later_continues_where_i
         assert [record.offset for record in await take(consumer, 9)] == list(range(1, 10))
 
 
+async def test_a_pause_gives_other_partitions_the_room_that_its_partition_has_filled(brokers: FakeBrokers) -> None:
+    await brokers.create("u", [1, 2])
+    await brokers.fill("u", 0, batch(0), batch(1))
+    limits = FetchLimits(wait_ms=10, partition_size_max=1, buffer_size_max=1)
+    async with reading(brokers, topics=["u"], fetch=limits) as consumer:
+        assert [record.offset for record in await take(consumer, 1)] == [0]
+        full = consumer._reading.positions[TopicPartition("u", 0)]
+        await until(lambda: bool(full.chunks))
+        await until(lambda: not consumer._reading.fetcher._in_flight)
+        await brokers.fill("u", 1, batch(5))
+        consumer.pause(("u", 0))
+        (record,) = await take(consumer, 1)
+        assert (record.partition, record.value) == (1, b"5")
+
+
 async def test_a_pause_of_a_partition_that_is_not_assigned_changes_nothing(brokers: FakeBrokers) -> None:
     async with reading(brokers) as consumer:
         await take(consumer, 1)
