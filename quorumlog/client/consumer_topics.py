@@ -9,6 +9,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Final
 
 from quorumlog.client.cluster import Cluster, TopicState
@@ -107,7 +108,11 @@ class SubscribedLogs:
 
         Raises: ClusterError.
         """
-        states, _ = await self.look(timeout_s)
+        asked_at = asyncio.get_running_loop().time()
+        states = await self._subscription.states(timeout_s)
+        # A leader that does not answer must not hide changed numbers of partitions.  The next look asks it again.
+        with suppress(ClusterError):
+            states, _ = await self._compare(states, asked_at, timeout_s)
         return self._subscription.topics(states), {name: len(state.leader_epochs) for name, state in states.items()}
 
     async def look(self, timeout_s: float) -> tuple[dict[str, TopicState], set[TopicPartition]]:
@@ -116,13 +121,17 @@ class SubscribedLogs:
         Return the state of each topic that exists, and the former partitions that do not exist any more.
         timeout_s: time limit of one request.  Raises: ClusterError: nothing was changed.
         """
-        now = asyncio.get_running_loop().time
-        asked_at = now()
-        states = await self._subscription.states(timeout_s)
+        asked_at = asyncio.get_running_loop().time()
+        return await self._compare(await self._subscription.states(timeout_s), asked_at, timeout_s)
+
+    async def _compare(
+        self, states: dict[str, TopicState], asked_at: float, timeout_s: float
+    ) -> tuple[dict[str, TopicState], set[TopicPartition]]:
+        """Compare the states of topics, which were requested at `asked_at`, with those of the last look; see `look`."""
         lost = await self._lost(states, timeout_s)
         if lost:  # the first broker may be behind
             self._cluster.ask_another_broker()
-            asked_at = now()
+            asked_at = asyncio.get_running_loop().time()
             states = await self._subscription.states(timeout_s)
             lost = await self._lost(states, timeout_s)
         lost |= self._deleted

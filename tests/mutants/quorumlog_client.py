@@ -1222,4 +1222,11 @@ MUTANTS = (
         "",
         (f"{CONSUMER_TESTS}::test_a_pause_gives_other_partitions_the_room_that_its_partition_has_filled",),
     ),
+    Mutant(
+        "a leader that does not answer hides removed partitions from the group",
+        CONSUMER_TOPICS,
+        "        with suppress(ClusterError):\n",
+        "        if True:\n",
+        (f"{COMMIT_TESTS}::test_a_leader_that_does_not_answer_hides_no_removed_partition_from_the_group",),
+    ),
 )

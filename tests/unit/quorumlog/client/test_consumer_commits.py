@@ -12,7 +12,8 @@ import pytest
 
 from broker.core.coordinator import group_requests as g
 from broker.core.transactions import Marker, ProducerKey
-from quorumlog.client import ClusterError, Consumer, FetchLimits, TopicPartition
+from quorumlog.client import ClusterError, Consumer, FetchLimits, TopicPartition, consumer_topics
+from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer_group import ConsumerGroup
 from quorumlog.client.group_member import GroupMember
 from quorumlog.client.group_protocol import NO_GENERATION
@@ -477,3 +478,24 @@ async def test_a_partition_that_was_assigned_in_a_new_topic_does_not_begin_anew(
         record = await consumer.get(timeout_s=TIMEOUT_S)
         assert record is not None
         assert record.offset == 3
+
+
+async def test_a_leader_that_does_not_answer_hides_no_removed_partition_from_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader would know whether the partition that remains has another log."""
+    asked: list[None] = []
+
+    async def epoch_ends(_cluster: Cluster, wanted: Any, _timeout_s: float) -> dict[Any, ClusterError]:
+        asked.append(None)
+        return {key: ClusterError("TIMED_OUT", "no answer", retriable=True) for key in wanted}
+
+    async with member_of_group(monkeypatch) as (consumer, brokers, member):
+        await brokers.move("t", 0, 2)
+        await brokers.remove_last_partition("t")
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer_topics, "epoch_ends", epoch_ends)
+            assert await member._topics() == (frozenset("t"), {"t": 1})
+            assert asked
+        await member._topics()
+        assert consumer.position(PLACES[0]) == 4
