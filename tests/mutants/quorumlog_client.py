@@ -658,8 +658,8 @@ MUTANTS = (
     Mutant(
         "a record is accepted at the former leader of its partition",
         SHARE_CONSUMER,
-        "session = max(sessions, key=",
-        "session = min(sessions, key=",
+        "return max(sessions, key=",
+        "return min(sessions, key=",
         (f"{SHARE_CONSUMER_TESTS}::test_a_record_is_accepted_at_the_new_leader_that_delivered_it",),
     ),
     Mutant(
@@ -693,8 +693,8 @@ MUTANTS = (
     Mutant(
         "a commit that waited uses a later membership",
         COMMITS,
-        "self._commit_as(member, *identity, values",
-        "self._commit_as(member, member.core.member_id, member.core.generation, values",
+        "self._commit_as(member, *identity, owned",
+        "self._commit_as(member, member.core.member_id, member.core.generation, owned",
         (f"{COMMIT_TESTS}::test_a_waiting_commit_uses_the_generation_at_the_time_of_its_call",),
     ),
     Mutant(
@@ -798,8 +798,8 @@ MUTANTS = (
     Mutant(
         "the end of a staged producer discards its records",
         PRODUCER,
-        "            if flush and self._buffer.closed is None:",
-        "            if False:",
+        "                    if flush:\n",
+        "                    if False:\n",
         (f"{SCOPE_TESTS}::test_a_staged_producer_that_closes_without_a_failure_may_be_the_winner",),
     ),
     Mutant(
