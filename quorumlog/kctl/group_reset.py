@@ -184,10 +184,12 @@ class _Before(NamedTuple):
 async def _before(
     context: Context, client: GroupClient, group_id: str, described: GroupDescription | None, is_share: bool
 ) -> _Before:
+    is_missing = described is None  # then a request for its offsets could create `__consumer_offsets`
     if not is_share:
-        committed = {key: found.offset for key, found in (await client.committed(group_id, context.left_s)).items()}
+        found = {} if is_missing else await client.committed(group_id, context.left_s)
+        committed = {key: each.offset for key, each in found.items()}
         return _Before(committed, committed, None)
-    shares = {} if described is None else await client.shares.describe(group_id, context.left_s)
+    shares = {} if is_missing else await client.shares.describe(group_id, context.left_s)
     starts = {key: share.start for key, share in shares.items() if share.start is not None}
     return _Before(starts, shares, {key: share.lag for key, share in shares.items()})
 

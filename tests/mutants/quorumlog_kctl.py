@@ -6,6 +6,7 @@ from tests.mutants import Mutant
 
 ADMIN_TESTS = "tests/unit/quorumlog/kctl/test_admin_commands.py"
 DATA_TESTS = "tests/unit/quorumlog/kctl/test_data.py"
+GROUP_TESTS = "tests/unit/quorumlog/kctl/test_groups.py"
 REASSIGN_TESTS = "tests/unit/quorumlog/kctl/test_reassign.py"
 
 MUTANTS = (
@@ -178,5 +179,12 @@ MUTANTS = (
             "tests/unit/quorumlog/kctl/test_reads.py"
             "::test_all_listeners_of_brokers_are_tried_because_the_first_one_may_be_in_another_network",
         ),
+    ),
+    Mutant(
+        "kctl groups reset-offsets asks for the offsets of a missing group",
+        "quorumlog/kctl/group_reset.py",
+        "        found = {} if is_missing else await client.committed(group_id, context.left_s)\n",
+        "        found = await client.committed(group_id, context.left_s)\n",
+        (f"{GROUP_TESTS}::test_a_dry_run_that_would_create_a_group_does_not_create_the_internal_topic",),
     ),
 )

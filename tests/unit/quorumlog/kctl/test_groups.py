@@ -13,7 +13,7 @@ from quorumlog.client.group_descriptions import CommittedOffset, ListedGroup
 from quorumlog.client.group_lag import lag_sum, partition_lag
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import KafkaCode
-from tests.unit.quorumlog.client.fake_groups import begin_join, commit_offsets
+from tests.unit.quorumlog.client.fake_groups import OFFSETS, begin_join, commit_offsets
 from tests.unit.quorumlog.kctl.group_bench import Bench, G
 
 # -- list, describe
@@ -313,6 +313,14 @@ def test_reset_offsets_creates_a_missing_group_only_with_the_create_option(bench
     assert "--create" in bench.refused(3, *reset)["next"]
     assert bench.json(*reset, "--create")["state"] is None
     assert bench.offsets() == [4, 2]
+
+
+@pytest.mark.parametrize("option", ["--create", "--create-share"])
+def test_a_dry_run_that_would_create_a_group_does_not_create_the_internal_topic(bench: Bench, option: str) -> None:
+    bench.threaded.run(bench.threaded.brokers.delete(OFFSETS))
+    planned = bench.json("reset-offsets", G, "--topic", "orders", "--to-latest", option, "--dry-run")
+    assert [(each["before"], each["after"]) for each in planned["partitions"]] == [(None, 4), (None, 2)]
+    assert (planned["changed"], bench.groups.creations) == (False, 0)
 
 
 def test_reset_offsets_refuses_missing_partitions_before_it_sets_any_offset(bench: Bench, tmp_path: Path) -> None:
