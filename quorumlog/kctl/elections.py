@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -58,10 +58,12 @@ async def elect_leaders(
             request.partitions.extend([pb.TopicPartition(topic=topic, index=index) for index in indexes])
         if unclean and not dry_run:
             context.output.message("warning: records that only unavailable replicas hold will be lost")
-        changed, offset, elected = await _elect(context, client, request)
-        if wait and not dry_run:
-            await wait_until_applied(context, client, offset)
-    _report(context, elected, changed, offset, dry_run, named=topic is not None)
+        found = await _elect(context, client, request)
+        if wait and not dry_run and found.failure is None:
+            await wait_until_applied(context, client, found.offset)
+    _report(context, found.partitions, found.changed, found.offset, dry_run, named=topic is not None)
+    if found.failure is not None:
+        raise found.failure
 
 
 async def _partitions(context: Context, client: ControllerClient, topic: str) -> list[int]:
@@ -75,19 +77,36 @@ async def _partitions(context: Context, client: ControllerClient, topic: str) ->
     return [each.index for each in described.partitions]
 
 
-async def _elect(context: Context, client: ControllerClient, request: Any) -> tuple[bool, int, list[Any]]:
-    """Elect leaders; without partitions in the request, repeat it until no partition needs an election."""
+class _Elections(NamedTuple):
+    """The outcome of all requests.  failure: the error of a request after the first one; no other request followed."""
+
+    changed: bool
+    offset: int
+    partitions: list[Any]
+    failure: ClusterError | None = None
+
+
+async def _elect(context: Context, client: ControllerClient, request: Any) -> _Elections:
+    """Elect leaders; without partitions in the request, repeat it until no partition needs an election.
+
+    Raises:
+        ClusterError: the first request failed.
+    """
     from quorumlog.wire import rpcs
 
-    changed = False
-    elected: list[Any] = []
-    for _ in range(ROUNDS_MAX):
-        reply = await client.call(rpcs.ELECT_LEADERS, request, context.left_s)
-        changed = changed or reply.changed
-        elected += reply.partitions
+    found = _Elections(False, 0, [])
+    for number in range(ROUNDS_MAX):
+        try:
+            reply = await client.call(rpcs.ELECT_LEADERS, request, context.left_s)
+        except ClusterError as error:
+            if number == 0:
+                raise
+            return found._replace(failure=error)
+        partitions = [*found.partitions, *reply.partitions]
+        found = _Elections(found.changed or reply.changed, reply.offset, partitions)
         if request.partitions or not reply.changed:
             break
-    return changed, reply.offset, elected
+    return found
 
 
 def _report(context: Context, elected: list[Any], changed: bool, offset: int, dry_run: bool, *, named: bool) -> None:

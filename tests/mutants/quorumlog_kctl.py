@@ -187,4 +187,11 @@ MUTANTS = (
         "        found = await client.committed(group_id, context.left_s)\n",
         (f"{GROUP_TESTS}::test_a_dry_run_that_would_create_a_group_does_not_create_the_internal_topic",),
     ),
+    Mutant(
+        "kctl elect-leaders does not show the elections before a failed request",
+        "quorumlog/kctl/elections.py",
+        "            if number == 0:\n",
+        "            if number >= 0:\n",
+        (f"{ADMIN_TESTS}::test_elections_before_a_failed_request_are_reported",),
+    ),
 )

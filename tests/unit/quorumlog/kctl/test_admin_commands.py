@@ -255,6 +255,28 @@ def test_elections_are_repeated_until_no_partition_needs_one(
     assert replies == []
 
 
+def test_elections_before_a_failed_request_are_reported(
+    client: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered: list[Any] = []
+
+    async def call(rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        if answered:
+            raise ClusterError("TIMED_OUT", "no node answers", retriable=True)
+        answered.append(pb.ElectLeadersReply(result=OK, changed=True, offset=5, partitions=elected("NONE")))
+        return answered[0]
+
+    monkeypatch.setattr(client, "call", call)
+    assert run(["elect-leaders", "--preferred", "--wait"]) == 4
+    captured = capsys.readouterr()
+    assert captured.out == "t-0 is led by 1\n"
+    assert captured.err == "kctl: TIMED_OUT: no node answers (next: kctl doctor)\n"
+    answered.clear()
+    assert run(["elect-leaders", "--preferred", "-o", "json"]) == 4
+    found = printed(capsys)
+    assert (found["changed"], found["offset"], len(found["partitions"])) == (True, 5, 1)
+
+
 def test_elect_leaders_reports_each_partition_if_some_elections_fail(
     client: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
