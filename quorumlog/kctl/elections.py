@@ -18,6 +18,8 @@ from quorumlog.words import counted
 if TYPE_CHECKING:
     from quorumlog.client.controller import ControllerClient
 
+PARTITIONS_PER_REQUEST = 10_000
+"""The controller refuses a request with more elections."""
 ROUNDS_MAX = 200
 """Limit of requests in an election for all partitions; each request elects leaders for one batch of partitions."""
 
@@ -51,14 +53,20 @@ async def elect_leaders(
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs --topic")
     policy = pb.ElectLeadersRequest.POLICY_UNCLEAN if unclean else pb.ElectLeadersRequest.POLICY_PREFERRED
-    request = pb.ElectLeadersRequest(header=pb.RequestHeader(validate_only=dry_run), policy=policy)
+    header = pb.RequestHeader(validate_only=dry_run)
     async with context.client() as client:
-        if topic is not None:
+        if topic is None:
+            requests = [pb.ElectLeadersRequest(header=header, policy=policy)] * ROUNDS_MAX
+        else:
             indexes = [partition] if partition is not None else await _partitions(context, client, topic)
-            request.partitions.extend([pb.TopicPartition(topic=topic, index=index) for index in indexes])
+            named = [pb.TopicPartition(topic=topic, index=index) for index in indexes]
+            requests = [
+                pb.ElectLeadersRequest(header=header, policy=policy, partitions=named[first:][:PARTITIONS_PER_REQUEST])
+                for first in range(0, len(named), PARTITIONS_PER_REQUEST)
+            ]
         if unclean and not dry_run:
             context.output.message("warning: records that only unavailable replicas hold will be lost")
-        found = await _elect(context, client, request)
+        found = await _elect(context, client, requests)
         if wait and not dry_run and found.failure is None:
             await wait_until_applied(context, client, found.offset)
     _report(context, found.partitions, found.changed, found.offset, dry_run, named=topic is not None)
@@ -86,8 +94,8 @@ class _Elections(NamedTuple):
     failure: ClusterError | None = None
 
 
-async def _elect(context: Context, client: ControllerClient, request: Any) -> _Elections:
-    """Elect leaders; without partitions in the request, repeat it until no partition needs an election.
+async def _elect(context: Context, client: ControllerClient, requests: list[Any]) -> _Elections:
+    """Send the requests in order.  A request that names no partitions is the last one if it changes nothing.
 
     Raises:
         ClusterError: the first request failed.
@@ -95,7 +103,7 @@ async def _elect(context: Context, client: ControllerClient, request: Any) -> _E
     from quorumlog.wire import rpcs
 
     found = _Elections(False, 0, [])
-    for number in range(ROUNDS_MAX):
+    for number, request in enumerate(requests):
         try:
             reply = await client.call(rpcs.ELECT_LEADERS, request, context.left_s)
         except ClusterError as error:
@@ -104,7 +112,7 @@ async def _elect(context: Context, client: ControllerClient, request: Any) -> _E
             return found._replace(failure=error)
         partitions = [*found.partitions, *reply.partitions]
         found = _Elections(found.changed or reply.changed, reply.offset, partitions)
-        if request.partitions or not reply.changed:
+        if not request.partitions and not reply.changed:
             break
     return found
 

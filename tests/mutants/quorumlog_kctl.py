@@ -194,4 +194,11 @@ MUTANTS = (
         "            if number >= 0:\n",
         (f"{ADMIN_TESTS}::test_elections_before_a_failed_request_are_reported",),
     ),
+    Mutant(
+        "kctl elect-leaders names all partitions of a topic in one request",
+        "quorumlog/kctl/elections.py",
+        "partitions=named[first:][:PARTITIONS_PER_REQUEST])\n",
+        "partitions=named)\n",
+        (f"{ADMIN_TESTS}::test_elections_of_a_large_topic_are_requested_in_several_pieces",),
+    ),
 )

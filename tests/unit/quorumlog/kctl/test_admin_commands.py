@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl import losses, partition_counts
+from quorumlog.kctl import elections, losses, partition_counts
 from quorumlog.kctl.main import run
 from quorumlog.wire import rpcs
 from quorumlog.wire.rpcs import AnyRpc
@@ -275,6 +275,18 @@ def test_elections_before_a_failed_request_are_reported(
     assert run(["elect-leaders", "--preferred", "-o", "json"]) == 4
     found = printed(capsys)
     assert (found["changed"], found["offset"], len(found["partitions"])) == (True, 5, 1)
+
+
+def test_elections_of_a_large_topic_are_requested_in_several_pieces(
+    client: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elections, "PARTITIONS_PER_REQUEST", 2)  # the controller refuses requests with too many
+    client.replies[rpcs.DESCRIBE_TOPICS] = described(3)
+    client.replies[rpcs.ELECT_LEADERS] = pb.ElectLeadersReply(result=OK, offset=5, partitions=elected("NONE"))
+    assert run(["elect-leaders", "--preferred", "--topic", "t"]) == 0
+    requests = [request for rpc, request in client.calls if rpc == rpcs.ELECT_LEADERS]
+    assert [[each.index for each in request.partitions] for request in requests] == [[0, 1], [2]]
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def test_elect_leaders_reports_each_partition_if_some_elections_fail(
