@@ -66,8 +66,12 @@ async def up(context: Context, directory: str | None, voters: int, brokers: int,
         cluster = dev_cluster.load(home)
         if cluster is None:
             is_new = True
-            cluster = dev_cluster.plan(home, voters, brokers, port_base or PORT_BASE, made_dir)
-            cluster.save()
+            try:
+                cluster = dev_cluster.plan(home, voters, brokers, port_base or PORT_BASE, made_dir)
+                cluster.save()
+            except BaseException:
+                dev_cluster.remove_record(home, made_dir)
+                raise
         elif port_base not in (None, cluster.port_base or cluster.first_port):
             raise _other_ports(cluster, port_base)
         elif (voters, brokers) != (_count(cluster, "voter"), _count(cluster, "broker")):

@@ -339,8 +339,13 @@ def remove(cluster: DevCluster) -> None:
         home = Path(node.data_dir).parent
         if home.parent == directory:  # never outside DIR, even if the file was edited
             shutil.rmtree(home, ignore_errors=True)
+    remove_record(directory, cluster.made_dir)
+
+
+def remove_record(directory: Path, made_dir: bool) -> None:
+    """Delete the files that `up` creates before the nodes, and DIR itself if `up` created it."""
     for name in ("cluster.json", "cluster.json.new", "lock"):
         (directory / name).unlink(missing_ok=True)
-    if cluster.made_dir:
+    if made_dir:
         with contextlib.suppress(OSError):  # keep the folder if it contains other files
             directory.rmdir()

@@ -201,4 +201,11 @@ MUTANTS = (
         "partitions=named)\n",
         (f"{ADMIN_TESTS}::test_elections_of_a_large_topic_are_requested_in_several_pieces",),
     ),
+    Mutant(
+        "kctl dev up leaves its folder behind if it finds no free ports",
+        "quorumlog/kctl/dev.py",
+        "                dev_cluster.remove_record(home, made_dir)\n",
+        "",
+        ("tests/unit/quorumlog/kctl/test_dev_cluster.py::test_dev_up_without_enough_free_ports_leaves_nothing_behind",),
+    ),
 )

@@ -98,6 +98,19 @@ def test_a_plan_without_enough_free_ports_is_refused(tmp_path: Path) -> None:
         dev_cluster.plan(tmp_path, 9, 64, 65_500, made_dir=False)
 
 
+@pytest.mark.parametrize("existed", [True, False])
+def test_dev_up_without_enough_free_ports_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
+) -> None:
+    monkeypatch.setattr(dev_cluster, "PORT_MAX", 65_010)
+    home = tmp_path / "cluster"
+    if existed:
+        home.mkdir()
+    up = ["dev", "up", "--dir", str(home), "--voters", "9", "--brokers", "64", "--port-base", "65000"]
+    assert kctl(up) == 2
+    assert sorted(tmp_path.rglob("*")) == ([home] if existed else [])
+
+
 def test_the_stored_cluster_is_loaded_unchanged_and_a_broken_file_is_reported(tmp_path: Path) -> None:
     assert dev_cluster.load(tmp_path) is None
     cluster = dev_cluster.plan(tmp_path, 1, 1, 22_000, made_dir=True)
