@@ -27,6 +27,8 @@ from quorumlog.testing import STOP_TIMEOUT_S
 
 START_TIMEOUT_S = 30.0
 CONFIGS_TIMEOUT_S = 30.0
+KCTL_GRACE_S = 15.0
+"""How long kctl may take to start and to end, in addition to its timeout, on a busy machine."""
 _LOG_SHOWN_CHARS = 4000
 _PREFIX = "quorumlog-test-"
 _LOCK = "guard.lock"
@@ -55,7 +57,7 @@ def standalone(
 
     Raises:
         QuorumlogError: the broker ended, or did not serve within `start_timeout_s`; then the message ends with the last
-            lines of the broker's log.  Or a config was refused.
+            lines of the broker's log.  Or the configs were refused, or could not be set in time.
     """
     __tracebackhide__ = True
     _remove_leftovers()
@@ -128,11 +130,17 @@ def _ready(guard: subprocess.Popen[bytes], log: IO[bytes], timeout_s: float) -> 
 def _set_configs(broker: Broker, configs: Mapping[str, str]) -> None:
     __tracebackhide__ = True
     command = [sys.executable, "-P", "-m", "quorumlog.kctl.main", "--controllers", broker.control]
+    command += ["--timeout", f"{CONFIGS_TIMEOUT_S:g}"]
     command += ["configs", "set", "--cluster", *(f"{key}={value}" for key, value in configs.items())]
+    limit_s = CONFIGS_TIMEOUT_S + KCTL_GRACE_S
     # In a process of its own, because this thread may be running an event loop.
-    finished = subprocess.run(
-        command, capture_output=True, text=True, timeout=CONFIGS_TIMEOUT_S, check=False, env=environment()
-    )
+    try:
+        finished = subprocess.run(
+            command, capture_output=True, text=True, timeout=limit_s, check=False, env=environment()
+        )
+    except subprocess.TimeoutExpired as cause:
+        text = f"the configs of the broker are not set: kctl did not end within {limit_s:g} s"
+        raise QuorumlogError(text, "retry when the machine is less busy") from cause
     if finished.returncode:
         raise QuorumlogError(f"the configs of the broker are not set: {finished.stderr.strip()}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
+GUARD_TESTS = "tests/unit/quorumlog/testing/test_guard.py"
 IMPORT_TESTS = "tests/unit/quorumlog/testing/test_plugin_imports.py"
 
 MUTANTS = (
@@ -13,5 +14,12 @@ MUTANTS = (
         "import pytest\n",
         "import pytest\nimport quorumlog.testing.broker\n",
         (f"{IMPORT_TESTS}::test_the_plugin_imports_nothing_but_itself_and_works_without_fcntl",),
+    ),
+    Mutant(
+        "standalone ends kctl before kctl can report that the configs are not set",
+        "quorumlog/testing/broker.py",
+        "    limit_s = CONFIGS_TIMEOUT_S + KCTL_GRACE_S\n",
+        "    limit_s = CONFIGS_TIMEOUT_S\n",
+        (f"{GUARD_TESTS}::test_configs_that_are_not_set_in_time_are_reported",),
     ),
 )

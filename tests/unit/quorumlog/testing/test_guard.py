@@ -97,6 +97,18 @@ def test_the_pid_comes_before_the_output_of_a_program_that_is_faster_than_its_gu
     assert line == "served"
 
 
+def test_configs_that_are_not_set_in_time_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], *, timeout: float, **_: Any) -> None:
+        assert f"{broker.CONFIGS_TIMEOUT_S:g}" in command
+        assert timeout > broker.CONFIGS_TIMEOUT_S, "kctl could not report its own timeout"
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    started = broker.Broker("127.0.0.1:1", "127.0.0.1:2", 3)
+    with pytest.raises(QuorumlogError, match="configs of the broker are not set: kctl did not end within 45 s"):
+        broker._set_configs(started, {"auto.create.topics.enable": "false"})
+
+
 def test_the_folder_of_a_session_that_is_starting_is_not_removed_as_a_leftover(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
