@@ -4,10 +4,13 @@
 standard input ends, or the parent has ended (by kill -9 as well), the guard stops the program.  It deletes the folder
 once the program has ended, for whatever reason.  The end of standard input shows on every system that the parent has
 ended.  The guard also watches the parent's id, because a fork of the parent may keep the pipe open.
+
+If the guard itself is killed, Linux stops the program.  The folder then remains until the next session deletes it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import shutil
@@ -20,6 +23,7 @@ from quorumlog.testing import STOP_TIMEOUT_S
 KILL_TIMEOUT_S = 5.0
 """How long the guard waits for a killed program, which ends only when its disk answers."""
 LOOK_S = 0.2
+_PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
@@ -27,19 +31,25 @@ def main() -> int:
     folder, command = sys.argv[1], sys.argv[2:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # the parent decides when this ends
+    guard, libc = os.getpid(), ctypes.CDLL(None)
+
+    def prepare() -> None:
+        """Prepare the process that becomes the program."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if hasattr(libc, "prctl"):
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # sent when the guard ends
+        if os.getppid() != guard:  # it was killed before that call
+            os._exit(1)
+        os.write(1, b"%d\n" % os.getpid())  # the guard itself could print it too late
+
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_print_pid)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=prepare)
         os.close(1)  # otherwise the reader of the program's output would wait for this process
         while process.poll() is None and not _is_asked_to_stop(parent):
             continue
         return _stop(process)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _print_pid() -> None:
-    """Print the pid of this process, which becomes the program: the guard itself could print it too late."""
-    os.write(1, b"%d\n" % os.getpid())
 
 
 def _is_asked_to_stop(parent: int) -> bool:

@@ -16,6 +16,13 @@ MUTANTS = (
         (f"{IMPORT_TESTS}::test_the_plugin_imports_nothing_but_itself_and_works_without_fcntl",),
     ),
     Mutant(
+        "the broker of a test survives a kill of pytest and of its guard",
+        "quorumlog/testing/guard.py",
+        "            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # sent when the guard ends\n",
+        "            pass\n",
+        (f"{GUARD_TESTS}::test_the_program_of_a_killed_guard_is_stopped",),
+    ),
+    Mutant(
         "standalone ends kctl before kctl can report that the configs are not set",
         "quorumlog/testing/broker.py",
         "    limit_s = CONFIGS_TIMEOUT_S + KCTL_GRACE_S\n",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -95,6 +97,26 @@ def test_the_pid_comes_before_the_output_of_a_program_that_is_faster_than_its_gu
     pid, line = finished.stdout.split()
     assert int(pid) > 0
     assert line == "served"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_the_program_of_a_killed_guard_is_stopped(tmp_path: Path) -> None:
+    program = "import sys, time; print('served', flush=True); time.sleep(600)"
+    command = ["-m", "quorumlog.testing.guard", str(tmp_path / "folder"), sys.executable, "-c", program]
+    with subprocess.Popen(
+        [sys.executable, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": ROOT},
+    ) as running:
+        assert running.stdout is not None
+        pid, line = int(running.stdout.readline()), running.stdout.readline()
+        assert line == b"served\n"
+        running.kill()
+        ready, _, _ = select.select([running.stdout], [], [], 20)  # the end of the output is the end of the program
+        if not ready:
+            os.kill(pid, signal.SIGKILL)
+    assert ready
 
 
 def test_configs_that_are_not_set_in_time_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
