@@ -191,6 +191,18 @@ class MalformedLineError(ClusterError):
         )
 
 
+class UnreadableInputError(ClusterError):
+    """The input cannot be read after `count` complete lines, which were written."""
+
+    def __init__(self, count: int, cause: OSError) -> None:
+        where, before = (f"after line {count}", "; the lines up to it were written") if count else ("at line 1", "")
+        super().__init__(
+            ApiError.IO_ERROR,
+            f"the input cannot be read {where}: {cause.strerror or cause}{before}",
+            f"check the input, and continue from line {count + 1}",
+        )
+
+
 Pair = tuple[bytes | None, bytes]
 
 
@@ -198,17 +210,20 @@ async def _pairs(file: str | None, parse: _LineParser) -> AsyncIterator[list[Pai
     """Yield the keys and values of the lines as they arrive.
 
     Raises:
-        MalformedLineError: after all earlier lines have been yielded.
+        MalformedLineError, UnreadableInputError: after all earlier lines have been yielded.
     """
-    async for lines in _lines(file):
-        pairs: list[Pair] = []
-        for line in lines:
-            try:
-                pairs.append(parse(line))
-            except MalformedLineError:
-                yield pairs
-                raise
-        yield pairs
+    try:
+        async for lines in _lines(file):
+            pairs: list[Pair] = []
+            for line in lines:
+                try:
+                    pairs.append(parse(line))
+                except MalformedLineError:
+                    yield pairs
+                    raise
+            yield pairs
+    except OSError as error:
+        raise UnreadableInputError(parse.count, error) from error
 
 
 class _LineParser:
@@ -217,15 +232,16 @@ class _LineParser:
     def __init__(self, key: bytes | None, separator: bytes | None) -> None:
         self._key = key
         self._separator = separator
-        self._number = 0
+        self.count = 0
+        """The number of lines that were split."""
 
     def __call__(self, line: bytes) -> Pair:
-        self._number += 1
+        self.count += 1
         if self._separator is None:
             return self._key, line
         key, found, value = line.partition(self._separator)
         if not found:
-            raise MalformedLineError(self._number, f"has no {self._separator.decode(errors='backslashreplace')!r}")
+            raise MalformedLineError(self.count, f"has no {self._separator.decode(errors='backslashreplace')!r}")
         return key, value
 
 

@@ -208,4 +208,11 @@ MUTANTS = (
         "",
         ("tests/unit/quorumlog/kctl/test_dev_cluster.py::test_dev_up_without_enough_free_ports_leaves_nothing_behind",),
     ),
+    Mutant(
+        "kctl produce does not wait for its records if the input becomes unreadable",
+        "quorumlog/kctl/data.py",
+        "        raise UnreadableInputError(parse.count, error) from error\n",
+        "        raise\n",
+        (f"{DATA_TESTS}::test_produce_waits_for_its_records_if_the_input_becomes_unreadable",),
+    ),
 )

@@ -293,10 +293,11 @@ async def test_an_unreadable_batch_without_an_end_offers_no_offset_to_continue()
 
 
 class ScriptedProducer:
-    """A producer whose batches have these outcomes: the base offset of each, or its error."""
+    """A producer whose batches have these outcomes, `after_s` seconds later: the base offset of each, or its error."""
 
-    def __init__(self, *outcomes: int | ClusterError) -> None:
+    def __init__(self, *outcomes: int | ClusterError, after_s: float) -> None:
         self._outcomes = list(outcomes)
+        self._after_s = after_s
 
     def __call__(self, *_: object, **__: object) -> ScriptedProducer:
         return self
@@ -311,24 +312,31 @@ class ScriptedProducer:
         delivered: asyncio.Future[int] = loop.create_future()
         outcome = self._outcomes.pop(0)
         if isinstance(outcome, int):
-            loop.call_soon(delivered.set_result, outcome)
+            loop.call_later(self._after_s, delivered.set_result, outcome)
         else:
-            loop.call_soon(delivered.set_exception, outcome)
+            loop.call_later(self._after_s, delivered.set_exception, outcome)
         return delivered
 
 
 def produce(
-    monkeypatch: pytest.MonkeyPatch, source: AsyncIterator[list[data.Pair]], *outcomes: int | ClusterError
+    monkeypatch: pytest.MonkeyPatch,
+    source: AsyncIterator[list[data.Pair]] | None,
+    *outcomes: int | ClusterError,
+    after_s: float = 0.0,
 ) -> int:
-    """Run `kctl produce` on lines from `source`, to a producer whose batches have these outcomes."""
+    """Run `kctl produce` on lines from `source`, to a producer whose batches have these outcomes.
+
+    source: None means the chunks of `data.chunks`.
+    """
 
     @asynccontextmanager
     async def opened(*_: object) -> AsyncIterator[tuple[None, int]]:
         yield None, 1
 
     monkeypatch.setattr(data, "open_cluster", opened)
-    monkeypatch.setattr(data, "_pairs", lambda *_: source)
-    monkeypatch.setattr("quorumlog.client.producer.Producer", ScriptedProducer(*outcomes))
+    if source is not None:
+        monkeypatch.setattr(data, "_pairs", lambda *_: source)
+    monkeypatch.setattr("quorumlog.client.producer.Producer", ScriptedProducer(*outcomes, after_s=after_s))
     return run(["produce", "t", "-o", "json"])
 
 
@@ -377,6 +385,34 @@ def test_produce_prints_acknowledged_offsets_although_an_earlier_batch_fails(
     captured = capsys.readouterr()
     assert json.loads(captured.out)["offset"] == 5
     assert json.loads(captured.err)["error"] == "TIMED_OUT"
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets", "message", "next_step"),
+    [
+        (b"a\nb\nc", [7, 8], "the input cannot be read after line 2: {}; the lines up to it were written", "line 3"),
+        (b"c", [], "the input cannot be read at line 1: {}", "line 1"),
+    ],
+)
+def test_produce_waits_for_its_records_if_the_input_becomes_unreadable(
+    text: bytes,
+    offsets: list[int],
+    message: str,
+    next_step: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def chunks(*_: object) -> AsyncIterator[bytes]:
+        yield text
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(data, "chunks", chunks)
+    assert produce(monkeypatch, None, 7, after_s=0.1) == 1
+    captured = capsys.readouterr()
+    assert [json.loads(line)["offset"] for line in captured.out.splitlines()] == offsets
+    error = json.loads(captured.err)
+    assert (error["error"], error["message"]) == ("IO_ERROR", message.format("Input/output error"))
+    assert error["next"] == f"check the input, and continue from {next_step}"
 
 
 @pytest.mark.parametrize(("last", "code"), [(6, 0), (ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, "deleted"), 3)])
