@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from quorumlog.doctor.findings import ADVICE, PROBLEM, Finding
 from quorumlog.doctor.layout import FENCED, LOST_DIRECTORY, SHUTTING_DOWN, Layout
 from quorumlog.doctor.observed import NO_LEADER
-from quorumlog.doctor.steps import RECOVERY, first_topics, move, start, texts
+from quorumlog.doctor.steps import RECOVERY, first_topics, move, some, start, texts
 from quorumlog.words import SHOWN_MAX, Key, counted, listed, named
 
 if TYPE_CHECKING:
@@ -119,10 +119,7 @@ def _fenced(layout: Layout, broker_id: int, broker: BrokerDescription) -> Findin
 def _replace(layout: Layout, broker_id: int) -> tuple[tuple[str, ...], str]:
     """Return the commands that move all replicas off a broker and unregister it, and the step as text."""
     unregister = f"kctl brokers unregister {broker_id}"
-    keys = [
-        key for key, partition in layout.partitions.items()
-        if any(replica.broker_id == broker_id for replica in partition.replicas)
-    ]  # fmt: skip
+    keys = [key for key in layout.partitions if layout.has_replica(key, broker_id)]
     if not keys:
         return (unregister,), unregister
     offline = [key for key in keys if layout.partitions[key].leader == NO_LEADER]
@@ -187,7 +184,7 @@ def _copy_again(layout: Layout, keys: list[Key], broker_id: int) -> tuple[tuple[
     """Return the commands that replace lost replicas, on another broker if enough others are up, and the step."""
     by_factor: dict[int, list[str]] = {}
     for topic in first_topics(keys):
-        by_factor.setdefault(layout.factor([key for key in keys if key[0] == topic]), []).append(topic)
+        by_factor.setdefault(layout.factor_of([topic], drain=broker_id), []).append(topic)
     open_brokers = layout.open_brokers()
     others = [each for each in open_brokers if each != broker_id]
     commands: list[str] = []
@@ -199,14 +196,16 @@ def _copy_again(layout: Layout, keys: list[Key], broker_id: int) -> tuple[tuple[
             meanings.append("copy it to another broker")
         elif len(open_brokers) < factor:  # a replica that is dropped could not be copied again
             waiting += topics
-        else:  # every topic gets its own replication factor back
-            commands += [move(topics, drain=broker_id, factor=factor - 1), move(topics, factor=factor)]
-            meanings.append("drop it, then copy it again")
+        else:
+            equal = [topic for topic in topics if layout.factors(topic) == {factor}]  # these get their factor back
+            waiting += [topic for topic in topics if topic not in equal]
+            if equal:
+                commands += [move(equal, drain=broker_id, factor=factor - 1), move(equal, factor=factor)]
+                meanings.append("drop it, then copy it again")
     steps = [f"{', or '.join(dict.fromkeys(meanings))}: {'; '.join(commands)}"] if commands else []
     if waiting:
-        shown = ", ".join(waiting[:SHOWN_MAX])
         again = "" if broker_id in open_brokers else f", or use broker {broker_id} again,"
-        steps.append(f"start another broker{again} before {shown} can be repaired")
+        steps.append(f"start another broker{again} before {some(waiting)} can be repaired")
     return tuple(commands), "; ".join([*steps, RECOVERY])
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from quorumlog.doctor.findings import ADVICE, CRITICAL, PROBLEM, Finding
 from quorumlog.doctor.layout import Layout
 from quorumlog.doctor.observed import NO_LEADER, ObservedCluster
-from quorumlog.doctor.steps import move, texts
+from quorumlog.doctor.steps import texts
 from quorumlog.words import SHOWN_MAX, counted, listed, named, quoted
 
 if TYPE_CHECKING:
@@ -66,10 +66,11 @@ def _coordinators(cluster: ObservedCluster) -> Iterator[Finding]:
             next="give these partitions a leader, as the finding OFFLINE describes",
             partitions=texts(offline),
         )
-    wanted = min(FACTOR, len(Layout(cluster, metadata).open_brokers()))
+    layout = Layout(cluster, metadata)
+    wanted = min(FACTOR, len(layout.open_brokers()))
     few = [(OFFSETS, each.index) for each in topic.partitions if 1 < len(each.replicas) < wanted]
     if few:
-        step = move([OFFSETS], factor=wanted)
+        commands, step = layout.enlarge({OFFSETS: wanted})
         yield Finding(
             ADVICE,
             "OFFSETS_UNDER_REPLICATED",
@@ -78,7 +79,7 @@ def _coordinators(cluster: ObservedCluster) -> Iterator[Finding]:
             cause="the topic was created with a lower default.replication.factor, and keeps it",
             next=step,
             partitions=texts(few),
-            commands=(step,),
+            commands=commands,
         )
 
 

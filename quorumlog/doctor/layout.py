@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from quorumlog.doctor.observed import NO_LEADER, ObservedCluster
-from quorumlog.doctor.steps import move
+from quorumlog.doctor.steps import move, some
 from quorumlog.words import Key, counted
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ class Layout:
         self.configs = {(config.resource, config.key): config.value for config in metadata.configs}
         """The configs: of brokers by (id as text, key), of the cluster by ("", key)."""
         self.partitions: dict[Key, PartitionDescription] = {}
+        self.by_topic: dict[str, list[Key]] = {}
+        """The partitions by topic."""
         self.min_isr: dict[str, int] = {}
         """min.insync.replicas by topic."""
         self.leaderless: set[Key] = set()
@@ -34,10 +37,11 @@ class Layout:
         for topic in metadata.topics:
             own = {config.key: config.value for config in topic.configs}
             self.min_isr[topic.name] = int(own.get(MIN_ISR, default))
-            for partition in topic.partitions:
-                self.partitions[topic.name, partition.index] = partition
+            self.by_topic[topic.name] = [(topic.name, partition.index) for partition in topic.partitions]
+            for key, partition in zip(self.by_topic[topic.name], topic.partitions, strict=True):
+                self.partitions[key] = partition
                 if partition.leader == NO_LEADER:
-                    self.leaderless.add((topic.name, partition.index))
+                    self.leaderless.add(key)
 
     def required_isr(self, key: Key) -> int:
         """Return the number of replicas that must be in sync.  Replicas that are being added are not required."""
@@ -57,6 +61,18 @@ class Layout:
     def factor(self, keys: list[Key]) -> int:
         """Return the highest number of replicas among partitions, after reassignments in progress."""
         return max(len(self.partitions[key].replicas) - len(self.partitions[key].removing) for key in keys)
+
+    def factors(self, topic: str) -> set[int]:
+        """Return the numbers of replicas of a topic's partitions, after reassignments in progress."""
+        return {self.factor([key]) for key in self.by_topic[topic]}
+
+    def factor_of(self, topics: Iterable[str], drain: int | None = None) -> int:
+        """Return the highest number of replicas among the partitions that `steps.move` assigns anew."""
+        keys = (key for topic in topics for key in self.by_topic[topic])
+        return self.factor([key for key in keys if drain is None or self.has_replica(key, drain)])
+
+    def has_replica(self, key: Key, broker_id: int) -> bool:
+        return any(replica.broker_id == broker_id for replica in self.partitions[key].replicas)
 
     def open_brokers(self) -> list[int]:
         """Return the brokers that a generated reassignment may place replicas on."""
@@ -118,15 +134,29 @@ class Layout:
             return True
         return node.replicas_later[key].end_offset > node.replicas[key].end_offset
 
-    def place(self, topics: list[str], factor: int, *, keep_factor: bool) -> tuple[tuple[str, ...], str]:
-        """Return the commands that place topics on the brokers that are up, and the step as text.
-
-        factor: the number of brokers that must be up, and the new replication factor unless `keep_factor`.
-        """
-        if lack := self.lack_of_brokers(factor):
+    def place(self, topics: list[str]) -> tuple[tuple[str, ...], str]:
+        """Return the commands that place topics on the brokers that are up, and the step as text."""
+        if lack := self.lack_of_brokers(self.factor_of(topics)):
             return (), f"start another broker first, {lack}"
-        command = move(topics, factor=None if keep_factor else factor)
+        command = move(topics)
         return (command,), command
+
+    def enlarge(self, wanted: Mapping[str, int]) -> tuple[tuple[str, ...], str]:
+        """Return the commands that raise the replication factors of topics, and the step as text.
+
+        A command sets one replication factor for all partitions of a topic.  So if some partitions have more replicas
+        than wanted, the others get as many.
+
+        wanted: the new replication factor of each topic.
+        """
+        up = len(self.open_brokers())
+        by_factor: dict[int, list[str]] = {}
+        for topic, factor in wanted.items():
+            by_factor.setdefault(max(factor, self.factor_of([topic])), []).append(topic)
+        commands = [move(topics, factor=factor) for factor, topics in sorted(by_factor.items()) if factor <= up]
+        waiting = [topic for factor, topics in sorted(by_factor.items()) if factor > up for topic in topics]
+        lack = f"start another broker before {some(waiting)} can have more replicas"
+        return tuple(commands), "; ".join([*commands, lack] if waiting else commands)
 
     def lack_of_brokers(self, factor: int) -> str:
         """Return a text if too few brokers are up for this many replicas; empty if they suffice."""

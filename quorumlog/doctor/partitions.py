@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from quorumlog.doctor.findings import ADVICE, CRITICAL, PROBLEM, Finding
 from quorumlog.doctor.layout import UNFENCED, Layout
 from quorumlog.doctor.observed import NO_LEADER
-from quorumlog.doctor.steps import TOPICS_AT_ONCE_MAX, cancel, first_topics, move, start, texts, unclean
-from quorumlog.words import SHOWN_MAX, Key, counted, listed, named
+from quorumlog.doctor.steps import TOPICS_AT_ONCE_MAX, cancel, first_topics, move, some, start, texts, unclean
+from quorumlog.words import Key, counted, listed, named
 
 if TYPE_CHECKING:
     from quorumlog.wire.v1.controller_pb2 import PartitionDescription
@@ -111,13 +111,14 @@ def _recreate(layout: Layout, keys: list[Key], brokers: tuple[int, ...]) -> tupl
     lost = (
         f"the records are lost, because {'it had the only replica' if len(brokers) == 1 else 'they had all replicas'}"
     )
-    broker_id, factor = brokers[0], layout.factor(keys)
+    broker_id, topics = brokers[0], first_topics(keys)
+    factor = layout.factor_of(topics, drain=broker_id)
     others = [each for each in layout.open_brokers() if each != broker_id]
     if len(others) < factor:
         lack = f" ({counted(len(others), 'is', 'are')} up, {factor} are needed)" if factor > 1 else ""
         return (), f"{lost}; start another broker{lack}, then run doctor again"
     # The move waits for the election that follows it, so kctl must not wait for the move.
-    commands = (move(first_topics(keys), drain=broker_id).removesuffix(" --wait"), *unclean(keys, layout.leaderless))
+    commands = (move(topics, drain=broker_id).removesuffix(" --wait"), *unclean(keys, layout.leaderless))
     return commands, f"{lost}; these commands recreate the partition, empty, on another broker: {'; '.join(commands)}"
 
 
@@ -214,7 +215,7 @@ def _bring_back(layout: Layout, missing: tuple[int, ...], keys: list[Key]) -> tu
     topic, index = min(keys)
     if not absent:
         return f"kctl explain {topic}-{index}; the log of the broker says why it does not follow", ()
-    commands, elsewhere = layout.place(first_topics(keys), layout.factor(keys), keep_factor=True)
+    commands, elsewhere = layout.place(first_topics(keys))
     step = start(layout.observed, absent, "broker")
     return f"{step}; the missing records are then copied; if it is lost permanently: {elsewhere}", commands
 
@@ -280,17 +281,20 @@ def _stuck(layout: Layout, key: Key, partition: PartitionDescription) -> tuple[s
 def redundancy_findings(layout: Layout) -> Iterator[Finding]:
     """Yield advice about topics whose configuration tolerates no failure."""
     alone: dict[str, list[Key]] = {}
-    tight: dict[int, dict[str, list[Key]]] = {}
-    for key, partition in layout.partitions.items():
-        factor = len(partition.replicas) - len(partition.removing)  # when a move has ended
+    tight: dict[str, list[Key]] = {}
+    for key in layout.partitions:
+        factor = layout.factor([key])
         if factor == 1:
             alone.setdefault(key[0], []).append(key)
         elif layout.min_isr[key[0]] >= factor:
-            tight.setdefault(factor, {}).setdefault(key[0], []).append(key)
+            tight.setdefault(key[0], []).append(key)
     if alone:
         yield _alone(layout, alone)
-    for factor in sorted(tight):
-        yield _tight(layout, factor, tight[factor])
+    by_factor: dict[int, dict[str, list[Key]]] = {}
+    for topic, keys in tight.items():  # each topic once, because the commands set configs of whole topics
+        by_factor.setdefault(min(layout.factor([key]) for key in keys), {})[topic] = keys
+    for factor, topics in sorted(by_factor.items()):
+        yield _tight(layout, factor, topics)
 
 
 def _alone(layout: Layout, alone: dict[str, list[Key]]) -> Finding:
@@ -300,12 +304,12 @@ def _alone(layout: Layout, alone: dict[str, list[Key]]) -> Finding:
     commands: tuple[str, ...] = ()
     step = "start more brokers first"
     if up >= 2:
-        commands, step = layout.place(first_topics(keys), min(3, up), keep_factor=False)
+        commands, step = layout.enlarge(dict.fromkeys(first_topics(keys), min(3, up)))
     return Finding(
         ADVICE,
         "REPLICATION_FACTOR_1",
         what=f"{counted(len(topics), 'topic')} without a second replica ({counted(len(keys), 'partition')}): "
-        f"{_some(topics)}",
+        f"{some(topics)}",
         cause="they are unavailable while their broker is down; if its disk is lost, their records are lost too"
         + ("; there is only one broker to hold them" if up < 2 else ""),
         next=step,
@@ -317,15 +321,15 @@ def _alone(layout: Layout, alone: dict[str, list[Key]]) -> Finding:
 def _tight(layout: Layout, factor: int, tight: dict[str, list[Key]]) -> Finding:
     topics = sorted(tight)
     keys = [key for topic in topics for key in tight[topic]]
-    wanted = max(layout.min_isr[topic] for topic in topics) + 1
-    if wanted <= len(layout.open_brokers()):
-        commands: tuple[str, ...] = (move(first_topics(keys), factor=wanted),)
-        step = f"raise the replication factor to {wanted}: {commands[0]}"
+    commands, step = layout.enlarge({topic: layout.min_isr[topic] + 1 for topic in first_topics(keys)})
+    if commands:
+        step = f"raise the replication factor: {step}"
     else:
         commands = tuple(
             f"kctl configs set min.insync.replicas={factor - 1} --topic {topic}"
             for topic in topics[:TOPICS_AT_ONCE_MAX]
         )
+        wanted = max(layout.factor_of(topics), *(layout.min_isr[topic] + 1 for topic in topics))
         acknowledge = "one replica" if factor == 2 else f"{factor - 1} replicas"
         step = (
             f"start another broker, and use {wanted} replicas (doctor then gives the command); or, if {acknowledge} "
@@ -335,14 +339,9 @@ def _tight(layout: Layout, factor: int, tight: dict[str, list[Key]]) -> Finding:
         ADVICE,
         "MIN_ISR_IS_ALL",
         what=f"{counted(len(topics), 'topic')} with min.insync.replicas as high as the replication factor: "
-        f"{_some(topics)}",
+        f"{some(topics)}",
         cause="as soon as one replica is down, producers with acks=all are refused",
         next=step,
         partitions=texts(keys),
         commands=commands,
     )
-
-
-def _some(topics: list[str]) -> str:
-    rest = len(topics) - SHOWN_MAX
-    return ", ".join(topics[:SHOWN_MAX]) + (f" and {rest} more" if rest > 0 else "")

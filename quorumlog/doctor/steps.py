@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from quorumlog.doctor.observed import ObservedCluster
 from quorumlog.doctor.space import is_low
-from quorumlog.words import Key, listed, quoted
+from quorumlog.words import SHOWN_MAX, Key, listed, quoted
 
 RECOVERY = "docs/recovery.md"
 TOPICS_AT_ONCE_MAX = 20
@@ -121,3 +121,9 @@ def first_topics(partitions: Iterable[Key]) -> list[str]:
 def texts(partitions: Iterable[Key]) -> tuple[str, ...]:
     """Return the names of partitions, sorted: `orders-0`."""
     return tuple(f"{topic}-{index}" for topic, index in sorted(partitions))
+
+
+def some(topics: list[str]) -> str:
+    """Return the first topics as text, and the number of the others."""
+    rest = len(topics) - SHOWN_MAX
+    return ", ".join(topics[:SHOWN_MAX]) + (f" and {rest} more" if rest > 0 else "")

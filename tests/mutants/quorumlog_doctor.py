@@ -25,8 +25,8 @@ MUTANTS = (
     Mutant(
         "doctor asks for more replicas of committed offsets than the brokers that are not cordoned",
         "quorumlog/doctor/groups.py",
-        "len(Layout(cluster, metadata).open_brokers())",
-        "len(Layout(cluster, metadata).brokers)",
+        "min(FACTOR, len(layout.open_brokers()))",
+        "min(FACTOR, len(layout.brokers))",
         (f"{GROUP_TESTS}::test_doctor_asks_for_no_more_replicas_of_offsets_than_brokers_may_get",),
     ),
     Mutant(
@@ -67,7 +67,7 @@ MUTANTS = (
     Mutant(
         "doctor gives topics with lost replicas the replication factor of others",
         BROKERS,
-        "layout.factor([key for key in keys if key[0] == topic])",
+        "layout.factor_of([topic], drain=broker_id)",
         "layout.factor(keys)",
         (f"{PARTITION_TESTS}::test_topics_keep_their_replication_factors_when_lost_replicas_are_copied_again",),
     ),
@@ -115,5 +115,26 @@ MUTANTS = (
         "for node in cluster.own_nodes if",
         "for node in cluster.nodes if",
         (f"{QUORUM_TESTS}::test_the_slowest_disk_of_the_summary_belongs_to_the_examined_cluster",),
+    ),
+    Mutant(
+        "doctor lowers the replication factor of partitions that have more replicas than the others of their topic",
+        "quorumlog/doctor/layout.py",
+        "setdefault(max(factor, self.factor_of([topic])), [])",
+        "setdefault(factor, [])",
+        (f"{PARTITION_TESTS}::test_advice_to_add_replicas_removes_none_of_other_partitions",),
+    ),
+    Mutant(
+        "doctor counts the replicas of only one partition of a topic that it moves",
+        "quorumlog/doctor/layout.py",
+        "self.lack_of_brokers(self.factor_of(topics))",
+        "self.lack_of_brokers(self.factor([self.by_topic[topics[0]][0]]))",
+        (f"{PARTITION_TESTS}::test_commands_that_move_whole_topics_need_brokers_for_all_their_partitions",),
+    ),
+    Mutant(
+        "doctor drops a lost replica although the command changes the replication factor of other partitions",
+        "quorumlog/doctor/brokers.py",
+        "[topic for topic in topics if layout.factors(topic) == {factor}]",
+        "topics",
+        (f"{PARTITION_TESTS}::test_a_lost_replica_is_not_dropped_if_other_partitions_have_another_replication_factor",),
     ),
 )

@@ -409,3 +409,78 @@ def test_doctor_suggests_recreating_partitions_only_if_enough_brokers_are_up(
         step = "if all of them are lost permanently: the records are lost, because they had all replicas; "
         lack = "start another broker (1 is up, 2 are needed), then run doctor again"
         assert f"{step}{lack if not commands else 'these commands recreate'}" in found["next"]
+
+
+# Topics whose partitions have different replication factors
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> Clinic:
+    """A cluster with five brokers."""
+    clinic = Clinic(brokers=(11, 12, 13, 14, 15))
+    use(clinic, monkeypatch)
+    return clinic
+
+
+def test_advice_to_add_replicas_removes_none_of_other_partitions(large: Clinic, diagnose: Diagnose) -> None:
+    large.topic("alone", (11,))
+    large.topic("mixed", (11,), (11, 12, 13, 14))
+    large.topic("tight", (11, 12), (11, 12, 13, 14, 15), min_insync_replicas="2")
+    large.topic("__consumer_offsets", (11, 12), (11, 12, 13, 14))
+    generate, start = "kctl reassign generate --topic", "| kctl reassign start --plan - --wait"
+    findings, _ = diagnose()
+    assert findings["REPLICATION_FACTOR_1"]["commands"] == [
+        f"{generate} alone --replication-factor 3 {start}",
+        f"{generate} mixed --replication-factor 4 {start}",
+    ]
+    assert findings["MIN_ISR_IS_ALL"]["commands"] == [f"{generate} tight --replication-factor 5 {start}"]
+    assert findings["OFFSETS_UNDER_REPLICATED"]["commands"] == [
+        f"{generate} __consumer_offsets --replication-factor 4 {start}"
+    ]
+    for broker_id in (14, 15):
+        large.metadata.configs.add(scope=3, resource=str(broker_id), key="cordoned", value="true")
+    findings, _ = diagnose()
+    found = findings["REPLICATION_FACTOR_1"]
+    assert found["commands"] == [f"{generate} alone --replication-factor 3 {start}"]
+    assert found["next"].endswith("; start another broker before mixed can have more replicas")
+    assert findings["OFFSETS_UNDER_REPLICATED"]["commands"] == []
+    assert findings["MIN_ISR_IS_ALL"]["next"].startswith("start another broker, and use 5 replicas")
+
+
+def test_a_topic_gets_one_value_of_min_insync_replicas_although_its_partitions_differ(
+    clinic: Clinic, diagnose: Diagnose
+) -> None:
+    clinic.topic("t", (11, 12), (11, 12, 13), min_insync_replicas="3")
+    found = diagnose()[0]["MIN_ISR_IS_ALL"]
+    assert (found["partitions"], len(_all(clinic))) == (["t-0", "t-1"], 1)
+    assert found["commands"] == ["kctl configs set min.insync.replicas=1 --topic t"]
+
+
+def test_commands_that_move_whole_topics_need_brokers_for_all_their_partitions(
+    large: Clinic, diagnose: Diagnose
+) -> None:
+    """Otherwise `kctl reassign generate` would refuse them."""
+    large.topic("t", (11, 12), (11, 13, 14))
+    (alone, _) = large.topic("alone", (12,), (12, 11, 13))
+    large.fence(12)
+    alone.leader, alone.isr[:] = -1, [12]
+    findings, _ = diagnose()
+    assert len(findings["UNDER_REPLICATED"]["commands"]) == 1
+    assert len(findings["OFFLINE"]["last_resort"]) == 2
+    for broker_id in (14, 15):
+        large.metadata.configs.add(scope=3, resource=str(broker_id), key="cordoned", value="true")
+    findings, _ = diagnose()
+    assert findings["UNDER_REPLICATED"]["commands"] == []
+    assert findings["UNDER_REPLICATED"]["next"].endswith("start another broker first, 2 are up, 3 are needed")
+    assert findings["OFFLINE"]["last_resort"] == []
+    assert findings["OFFLINE"]["next"].endswith("start another broker (2 are up, 3 are needed), then run doctor again")
+
+
+def test_a_lost_replica_is_not_dropped_if_other_partitions_have_another_replication_factor(
+    clinic: Clinic, diagnose: Diagnose
+) -> None:
+    (partition, _) = clinic.topic("t", (11, 12, 13), (11, 12))
+    clinic.lose(partition, 12)
+    found = diagnose()[0]["LOST_REPLICA"]
+    assert found["commands"] == []
+    assert found["next"].startswith("start another broker before t can be repaired; docs/")
