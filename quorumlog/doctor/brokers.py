@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from quorumlog.doctor.findings import ADVICE, PROBLEM, Finding
 from quorumlog.doctor.layout import FENCED, LOST_DIRECTORY, SHUTTING_DOWN, Layout
 from quorumlog.doctor.observed import NO_LEADER
-from quorumlog.doctor.steps import RECOVERY, first_topics, move, some, start, texts
+from quorumlog.doctor.steps import RECOVERY, first_topics, some, start, texts
 from quorumlog.words import SHOWN_MAX, Key, counted, listed, named
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _replace(layout: Layout, broker_id: int) -> tuple[tuple[str, ...], str]:
         return (), f"{again}; or start another broker ({lack}), and doctor says how to replace this one"
     if offline:
         return (), f"first resolve OFFLINE: {counted(len(offline), 'partition')} without a leader"
-    commands = (move((), drain=broker_id), unregister)
+    commands = (layout.move((), drain=broker_id), unregister)
     return commands, "; ".join(commands)
 
 
@@ -192,7 +192,7 @@ def _copy_again(layout: Layout, keys: list[Key], broker_id: int) -> tuple[tuple[
     waiting: list[str] = []
     for factor, topics in sorted(by_factor.items()):
         if len(others) >= factor:
-            commands.append(move(topics, drain=broker_id))
+            commands.append(layout.move(topics, drain=broker_id))
             meanings.append("copy it to another broker")
         elif len(open_brokers) < factor:  # a replica that is dropped could not be copied again
             waiting += topics
@@ -200,7 +200,8 @@ def _copy_again(layout: Layout, keys: list[Key], broker_id: int) -> tuple[tuple[
             equal = [topic for topic in topics if layout.factors(topic) == {factor}]  # these get their factor back
             waiting += [topic for topic in topics if topic not in equal]
             if equal:
-                commands += [move(equal, drain=broker_id, factor=factor - 1), move(equal, factor=factor)]
+                commands.append(layout.move(equal, drain=broker_id, factor=factor - 1))
+                commands.append(layout.move(equal, factor=factor))
                 meanings.append("drop it, then copy it again")
     steps = [f"{', or '.join(dict.fromkeys(meanings))}: {'; '.join(commands)}"] if commands else []
     if waiting:

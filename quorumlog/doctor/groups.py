@@ -69,7 +69,8 @@ def _coordinators(cluster: ObservedCluster) -> Iterator[Finding]:
     layout = Layout(cluster, metadata)
     wanted = min(FACTOR, len(layout.open_brokers()))
     few = [(OFFSETS, each.index) for each in topic.partitions if 1 < len(each.replicas) < wanted]
-    if few:
+    is_moving = any(map(layout.is_moving, layout.by_topic[OFFSETS]))
+    if few and not is_moving:  # otherwise the command would be refused
         commands, step = layout.enlarge({OFFSETS: wanted})
         yield Finding(
             ADVICE,

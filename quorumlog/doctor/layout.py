@@ -68,8 +68,24 @@ class Layout:
 
     def factor_of(self, topics: Iterable[str], drain: int | None = None) -> int:
         """Return the highest number of replicas among the partitions that `steps.move` assigns anew."""
-        keys = (key for topic in topics for key in self.by_topic[topic])
-        return self.factor([key for key in keys if drain is None or self.has_replica(key, drain)])
+        return self.factor(self._assigned(topics, drain))
+
+    def _assigned(self, topics: Iterable[str], drain: int | None) -> list[Key]:
+        """Return the partitions that `steps.move` assigns anew."""
+        keys = [key for topic in topics for key in self.by_topic[topic]]
+        return [key for key in keys if drain is None or self.has_replica(key, drain)]
+
+    def move(self, topics: Iterable[str], *, drain: int | None = None, factor: int | None = None) -> str:
+        """Return the command of `steps.move`, which replaces reassignments in progress.
+
+        It is for brokers that are lost permanently: a reassignment that needs such a broker would never end.
+        """
+        names = list(topics)
+        replaces = any(self.is_moving(key) for key in self._assigned(names or self.by_topic, drain))
+        return move(names, drain=drain, factor=factor, replaces=replaces)
+
+    def is_moving(self, key: Key) -> bool:
+        return bool(self.partitions[key].adding or self.partitions[key].removing)
 
     def has_replica(self, key: Key, broker_id: int) -> bool:
         return any(replica.broker_id == broker_id for replica in self.partitions[key].replicas)
@@ -138,7 +154,7 @@ class Layout:
         """Return the commands that place topics on the brokers that are up, and the step as text."""
         if lack := self.lack_of_brokers(self.factor_of(topics)):
             return (), f"start another broker first, {lack}"
-        command = move(topics)
+        command = self.move(topics)
         return (command,), command
 
     def enlarge(self, wanted: Mapping[str, int]) -> tuple[tuple[str, ...], str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from quorumlog.doctor.findings import ADVICE, CRITICAL, PROBLEM, Finding
 from quorumlog.doctor.layout import UNFENCED, Layout
 from quorumlog.doctor.observed import NO_LEADER
-from quorumlog.doctor.steps import TOPICS_AT_ONCE_MAX, cancel, first_topics, move, some, start, texts, unclean
+from quorumlog.doctor.steps import TOPICS_AT_ONCE_MAX, cancel, first_topics, some, start, texts, unclean
 from quorumlog.words import Key, counted, listed, named
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _recreate(layout: Layout, keys: list[Key], brokers: tuple[int, ...]) -> tupl
         lack = f" ({counted(len(others), 'is', 'are')} up, {factor} are needed)" if factor > 1 else ""
         return (), f"{lost}; start another broker{lack}, then run doctor again"
     # The move waits for the election that follows it, so kctl must not wait for the move.
-    commands = (move(topics, drain=broker_id).removesuffix(" --wait"), *unclean(keys, layout.leaderless))
+    commands = (layout.move(topics, drain=broker_id).removesuffix(" --wait"), *unclean(keys, layout.leaderless))
     return commands, f"{lost}; these commands recreate the partition, empty, on another broker: {'; '.join(commands)}"
 
 
@@ -279,10 +279,16 @@ def _stuck(layout: Layout, key: Key, partition: PartitionDescription) -> tuple[s
 
 
 def redundancy_findings(layout: Layout) -> Iterator[Finding]:
-    """Yield advice about topics whose configuration tolerates no failure."""
+    """Yield advice about topics whose configuration tolerates no failure.
+
+    Topics that are being reassigned are left out: the commands of the advice would be refused.
+    """
     alone: dict[str, list[Key]] = {}
     tight: dict[str, list[Key]] = {}
+    moving = {key[0] for key in layout.partitions if layout.is_moving(key)}
     for key in layout.partitions:
+        if key[0] in moving:
+            continue
         factor = layout.factor([key])
         if factor == 1:
             alone.setdefault(key[0], []).append(key)

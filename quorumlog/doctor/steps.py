@@ -67,16 +67,17 @@ def _before_start(cluster: ObservedCluster, node_ids: Iterable[int]) -> str:
     return f"{'; '.join(steps)}, then " if steps else ""
 
 
-def move(topics: Iterable[str], *, drain: int | None = None, factor: int | None = None) -> str:
+def move(topics: Iterable[str], *, drain: int | None = None, factor: int | None = None, replaces: bool = False) -> str:
     """Return the command that assigns replicas of topics to the brokers that are up.
 
     drain: move only partitions with a replica on this broker, and move this replica to another broker.
     factor: the new replication factor; None keeps the replication factor of each partition.
+    replaces: give reassignments in progress another target.  Otherwise the command is refused if one would need it.
     """
     options = "".join(f" --topic {topic}" for topic in topics)
     options += "" if drain is None else f" --drain {drain}"
     options += "" if factor is None else f" --replication-factor {factor}"
-    return f"kctl reassign generate{options} | kctl reassign start --plan - --wait"
+    return f"kctl reassign generate{options} | kctl reassign start --plan -{' --replace' if replaces else ''} --wait"
 
 
 def unclean(partitions: Iterable[Key], leaderless: AbstractSet[Key]) -> tuple[str, ...]:

@@ -137,4 +137,25 @@ MUTANTS = (
         "topics",
         (f"{PARTITION_TESTS}::test_a_lost_replica_is_not_dropped_if_other_partitions_have_another_replication_factor",),
     ),
+    Mutant(
+        "doctor proposes commands that are refused because a reassignment is in progress",
+        "quorumlog/doctor/layout.py",
+        "return move(names, drain=drain, factor=factor, replaces=replaces)",
+        "return move(names, drain=drain, factor=factor)",
+        (f"{PARTITION_TESTS}::test_the_commands_that_replace_a_lost_broker_also_replace_reassignments_to_it",),
+    ),
+    Mutant(
+        "doctor proposes to reassign topics that are being reassigned",
+        "quorumlog/doctor/partitions.py",
+        "        if key[0] in moving:\n",
+        "        if key in moving:\n",
+        (f"{PARTITION_TESTS}::test_topics_that_are_being_reassigned_get_no_advice_to_reassign_them",),
+    ),
+    Mutant(
+        "doctor proposes to reassign the topic of committed offsets while it is being reassigned",
+        "quorumlog/doctor/groups.py",
+        "    if few and not is_moving:  #",
+        "    if few:  #",
+        (f"{GROUP_TESTS}::test_the_offsets_topic_gets_no_advice_that_would_be_refused_or_remove_replicas",),
+    ),
 )

@@ -166,6 +166,24 @@ def test_too_few_replicas_of_the_offsets_topic_are_advice_with_a_command(
     assert command.startswith(f"kctl reassign generate --topic {OFFSETS} --replication-factor 3 | ")
 
 
+def test_the_offsets_topic_gets_no_advice_that_would_be_refused_or_remove_replicas(
+    seen: ObservedGroups, diagnose: Diagnose, clinic: Clinic
+) -> None:
+    small, large = clinic.metadata.topics[0].partitions
+    del small.replicas[2], small.isr[2], small.replica_states[2]
+    large.replicas.add(broker_id=14, directory_id=b"\2" * 16)
+    large.isr.append(14)
+    large.replica_states.append("online")
+    found = diagnose()[0]["OFFSETS_UNDER_REPLICATED"]
+    assert found["commands"] == []
+    assert found["next"] == f"start another broker before {OFFSETS} can have more replicas"
+    clinic.metadata.brokers.add(broker_id=14, state="unfenced")
+    (command,) = diagnose()[0]["OFFSETS_UNDER_REPLICATED"]["commands"]
+    assert command.startswith(f"kctl reassign generate --topic {OFFSETS} --replication-factor 4 | ")
+    large.adding.append(14)
+    assert "OFFSETS_UNDER_REPLICATED" not in diagnose()[0]
+
+
 def test_doctor_asks_for_no_more_replicas_of_offsets_than_brokers_may_get(
     clinic: Clinic, seen: ObservedGroups, diagnose: Diagnose
 ) -> None:

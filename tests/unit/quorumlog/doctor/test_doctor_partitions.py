@@ -357,6 +357,33 @@ def test_doctor_reports_a_reassignment_without_progress(clinic: Clinic, diagnose
     )
 
 
+def test_the_commands_that_replace_a_lost_broker_also_replace_reassignments_to_it(
+    diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller refuses another target for a reassignment in progress, and with it the whole plan."""
+    clinic = Clinic(brokers=(11, 12, 13, 14))
+    use(clinic, monkeypatch)
+    moving(clinic)
+    clinic.topic("u", (11, 13))
+    clinic.topic("v", (11, 12))
+    clinic.fence(13)
+    findings, _ = diagnose()
+    assert findings["FENCED"]["commands"] == [
+        "kctl reassign generate --drain 13 | kctl reassign start --plan - --replace --wait",
+        "kctl brokers unregister 13",
+    ]
+    assert findings["UNDER_REPLICATED"]["commands"] == [
+        "kctl reassign generate --topic u | kctl reassign start --plan - --wait"
+    ]
+
+
+def test_topics_that_are_being_reassigned_get_no_advice_to_reassign_them(clinic: Clinic, diagnose: Diagnose) -> None:
+    (partition,) = clinic.topic("alone", (11, 12))
+    partition.adding[:], partition.removing[:] = [12], [11]
+    clinic.topic("tight", (11, 12), min_insync_replicas="2")[0].adding[:] = [12]
+    assert diagnose() == ({}, 0)
+
+
 def test_doctor_cancels_only_the_stuck_reassignments_of_a_topic(clinic: Clinic, diagnose: Diagnose) -> None:
     stuck, going, settled = clinic.topic("t", (11, 12, 13), (11, 12, 14), (11, 12))
     for partition, target in ((stuck, 13), (going, 14)):
@@ -426,7 +453,6 @@ def test_advice_to_add_replicas_removes_none_of_other_partitions(large: Clinic, 
     large.topic("alone", (11,))
     large.topic("mixed", (11,), (11, 12, 13, 14))
     large.topic("tight", (11, 12), (11, 12, 13, 14, 15), min_insync_replicas="2")
-    large.topic("__consumer_offsets", (11, 12), (11, 12, 13, 14))
     generate, start = "kctl reassign generate --topic", "| kctl reassign start --plan - --wait"
     findings, _ = diagnose()
     assert findings["REPLICATION_FACTOR_1"]["commands"] == [
@@ -434,16 +460,12 @@ def test_advice_to_add_replicas_removes_none_of_other_partitions(large: Clinic, 
         f"{generate} mixed --replication-factor 4 {start}",
     ]
     assert findings["MIN_ISR_IS_ALL"]["commands"] == [f"{generate} tight --replication-factor 5 {start}"]
-    assert findings["OFFSETS_UNDER_REPLICATED"]["commands"] == [
-        f"{generate} __consumer_offsets --replication-factor 4 {start}"
-    ]
     for broker_id in (14, 15):
         large.metadata.configs.add(scope=3, resource=str(broker_id), key="cordoned", value="true")
     findings, _ = diagnose()
     found = findings["REPLICATION_FACTOR_1"]
     assert found["commands"] == [f"{generate} alone --replication-factor 3 {start}"]
     assert found["next"].endswith("; start another broker before mixed can have more replicas")
-    assert findings["OFFSETS_UNDER_REPLICATED"]["commands"] == []
     assert findings["MIN_ISR_IS_ALL"]["next"].startswith("start another broker, and use 5 replicas")
 
 
