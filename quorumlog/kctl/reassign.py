@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 NO_THROTTLE = -1
 _DIGITS = re.compile(r"[0-9]{1,19}")
+REQUEST_MAX = 9_999
+"""Maximum number of partitions in one request; the controller refuses more.  A larger plan takes several requests."""
 TOPICS_SHOWN_MAX = 5
 DIRECTORIES_SHOWN_MAX = 20
 CANCEL_PLAN = "kctl reassign cancel --plan FILE.json"
@@ -296,6 +298,7 @@ async def start(
 ) -> None:
     """Start to move replicas: the controller accepts the whole plan, or nothing.
 
+    A plan with more than 9,999 partitions is sent in several requests, after all of them have been checked.
     A plan may name a data directory for each replica (`log_dirs`).  A replica that stays on its broker then moves to
     that directory; a new replica is created in it.  `--throttle` alone changes the current throttle.
     A plan without partitions succeeds and changes nothing: `generate --drain` makes one for an empty broker.
@@ -396,6 +399,27 @@ def _check_sources(
 async def _alter(
     client: ControllerClient, context: Context, moves: Sequence[Move], dry_run: bool, **options: Any
 ) -> Any:
+    """Request reassignments, in several requests if there are more than REQUEST_MAX, and return one reply.
+
+    Raises:
+        ClusterError: the refusal of a request.  Nothing was changed if it was the first one.
+    """
+    pieces = [moves[first : first + REQUEST_MAX] for first in range(0, len(moves), REQUEST_MAX)] or [moves]
+    if len(pieces) > 1 and not dry_run:
+        for piece in pieces:
+            await _request(client, context, piece, True, **options)
+    replies: list[Any] = []
+    for piece in pieces:
+        try:
+            replies.append(await _request(client, context, piece, dry_run, **options))
+        except ClusterError as error:
+            raise _after(replies, error) from error
+    return _combined(replies)
+
+
+async def _request(
+    client: ControllerClient, context: Context, moves: Sequence[Move], dry_run: bool, **options: Any
+) -> Any:
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -403,6 +427,25 @@ async def _alter(
     for move in moves:
         request.partitions.add(topic=move.topic, index=move.partition, replicas=move.replicas)
     return await client.call(rpcs.ALTER_REASSIGNMENTS, request, context.left_s)
+
+
+def _after(replies: Sequence[Any], error: ClusterError) -> ClusterError:
+    """Return the error of a request; its message contains the number of partitions of earlier requests."""
+    if not replies:
+        return error
+    count = counted(sum(len(each.partitions) for each in replies), "partition")
+    text = f"{error.message}; requests for {count} were accepted before, and the command can be repeated"
+    return ClusterError(error.code, text, error.next_step, retriable=error.retriable)
+
+
+def _combined(replies: Sequence[Any]) -> Any:
+    """Return the replies to the requests of one plan as one reply."""
+    whole, *others = replies
+    for each in others:
+        whole.changed = whole.changed or each.changed
+        whole.offset = max(whole.offset, each.offset)
+        whole.partitions.extend(each.partitions)
+    return whole
 
 
 def _report(
@@ -615,17 +658,32 @@ async def _cancelled(
     The controller cancels all partitions of a request or none.  If a reassignment ends after the reassignments were
     listed, the request is refused.  Then the list and the request are repeated, so that the others are cancelled.
     """
+    replies: list[Any] = []
+    done: list[Move] = []
     while True:
         ongoing, _ = await list_ongoing(client, planned, context.left_s)
-        moves = [Move(each.topic, each.index, ()) for each in ongoing if not topics or each.topic in topics]
-        if not moves:
-            text = "no reassignment is in progress"
-            raise ClusterError(ApiError.NO_REASSIGNMENT_IN_PROGRESS, text, "kctl reassign status")
+        known = {(move.topic, move.partition) for move in done}
+        left = [
+            Move(each.topic, each.index, ())
+            for each in ongoing
+            if (not topics or each.topic in topics) and (each.topic, each.index) not in known
+        ]
+        if not left:
+            break
+        piece = left[:REQUEST_MAX]
         try:
-            return await _alter(client, context, moves, dry_run), moves
+            replies.append(await _request(client, context, piece, dry_run))
         except ClusterError as error:
             if error.code != ApiError.NO_REASSIGNMENT_IN_PROGRESS:
-                raise
+                raise _after(replies, error) from error
+            continue
+        done += piece
+        if piece == left:
+            break
+    if not done:
+        text = "no reassignment is in progress"
+        raise ClusterError(ApiError.NO_REASSIGNMENT_IN_PROGRESS, text, "kctl reassign status")
+    return _combined(replies), done
 
 
 # verify

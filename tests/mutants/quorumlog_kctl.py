@@ -215,4 +215,18 @@ MUTANTS = (
         "        raise\n",
         (f"{DATA_TESTS}::test_produce_waits_for_its_records_if_the_input_becomes_unreadable",),
     ),
+    Mutant(
+        "kctl reassign start sends the first requests of a large plan before it has checked the others",
+        "quorumlog/kctl/reassign.py",
+        "    if len(pieces) > 1 and not dry_run:\n",
+        "    if len(pieces) > 2 and not dry_run:\n",
+        (f"{REASSIGN_TESTS}::test_a_large_plan_is_checked_as_a_whole_and_started_in_several_requests",),
+    ),
+    Mutant(
+        "kctl reassign cancel sends more partitions than one request may have",
+        "quorumlog/kctl/reassign.py",
+        "        piece = left[:REQUEST_MAX]\n",
+        "        piece = left\n",
+        (f"{REASSIGN_TESTS}::test_many_reassignments_are_cancelled_in_several_requests",),
+    ),
 )

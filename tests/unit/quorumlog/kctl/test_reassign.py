@@ -12,8 +12,10 @@ from typing import Any, BinaryIO, cast
 
 import pytest
 
+from metadata.control.reassign import CHANGES_MAX
+from metadata.records import RECORDS_PER_BATCH_MAX
 from quorumlog.errors import ClusterError
-from quorumlog.kctl import reassign, reassign_progress
+from quorumlog.kctl import elections, reassign, reassign_progress
 from quorumlog.kctl.main import run
 from quorumlog.kctl.reassign_plan import Move
 from quorumlog.kctl.reassign_progress import blocked_reason, summary
@@ -298,6 +300,42 @@ def test_start_with_a_different_throttle_reports_a_change(
     assert capsys.readouterr().out.splitlines() == ["the throttle is changed"]
 
 
+def test_the_controller_accepts_as_many_partitions_as_kctl_names_in_one_request() -> None:
+    assert reassign.REQUEST_MAX == CHANGES_MAX
+    assert elections.PARTITIONS_PER_REQUEST == RECORDS_PER_BATCH_MAX
+
+
+def sent(cluster: FakeClient) -> list[tuple[bool, list[int]]]:
+    """Return the requests to alter reassignments: whether each was a dry run, and its partitions of t."""
+    return [
+        (request.header.validate_only, [each.index for each in request.partitions])
+        for rpc, request in cluster.calls
+        if rpc == rpcs.ALTER_REASSIGNMENTS
+    ]
+
+
+@pytest.mark.usefixtures("plan")
+def test_a_large_plan_is_checked_as_a_whole_and_started_in_several_requests(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reassign, "REQUEST_MAX", 1)  # the controller refuses requests with more than 9,999
+    checked, first, second = [(True, [0]), (True, [1])], altered((0, True, "")), altered((1, True, ""))
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = [first, second, first, second]
+    assert run([*START, "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["changed"], [each["partition"] for each in document["partitions"]]) == (True, [0, 1])
+    assert sent(cluster) == [*checked, (False, [0]), (False, [1])]
+    refusal = ClusterError("INVALID_REPLICA_ASSIGNMENT", "t-1: broker 13 is fenced")
+    cluster.calls.clear()
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = [first, refusal]
+    assert run(START) == 2
+    assert sent(cluster) == checked
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = [altered((0, True, "")), second, altered((0, True, "")), refusal]
+    capsys.readouterr()
+    assert run(START) == 2
+    assert "fenced; requests for 1 partition were accepted before, and the" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("plan")
 def test_start_reports_why_the_controller_refuses_a_different_target(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
@@ -447,6 +485,20 @@ def test_cancel_continues_although_one_of_the_reassignments_ends_meanwhile(
     cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing(index=1)), going_on()]
     cluster.replies[rpcs.ALTER_REASSIGNMENTS] = GONE
     assert run(["reassign", "cancel", *which]) == 5
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_many_reassignments_are_cancelled_in_several_requests(
+    cluster: FakeClient, dry_run: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reassign, "REQUEST_MAX", 1)
+    everything = going_on(ongoing(), ongoing(index=1))
+    rest = everything if dry_run else going_on(ongoing(index=1))
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = [everything, rest, rest]
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = [altered((0, True, "")), GONE, altered((1, True, ""))]
+    assert run(["reassign", "cancel", "--all", *(["--dry-run"] if dry_run else [])]) == 0
+    assert sent(cluster) == [(dry_run, [0]), (dry_run, [1]), (dry_run, [1])]
+    assert capsys.readouterr().out.startswith("2 of 2 partitions ")
 
 
 def test_single_partitions_of_a_topic_are_cancelled(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
