@@ -344,6 +344,7 @@ async def start(
         planned="would be moved",
         under_way=under_way,
         directories=directories,
+        has_throttle=throttle is not None,
     )
 
 
@@ -458,11 +459,13 @@ def _report(
     planned: str,
     under_way: Container[Key] = (),
     directories: Sequence[dict[str, Any]] = (),
+    has_throttle: bool = False,
 ) -> None:
     """Print the result of a request.
 
     done, planned: the outcome in words; `planned` is for a dry run.  under_way: the partitions that were already moving
-    to the same target.  directories: the JSON of the replicas for which the plan names a directory.
+    to the same target.  directories: the JSON of the replicas for which the plan names a directory.  has_throttle:
+    whether the request sets the throttle.
     """
     wanted = {(move.topic, move.partition): list(move.replicas) or None for move in moves}
     if context.output.is_json:
@@ -493,17 +496,20 @@ def _report(
     ]
     for text in list(filter(None, so_already))[:5]:
         context.output.message(text)
-    if not moves:
+    if has_throttle and dry_run:  # the reply to a dry run does not say whether the throttle would change
+        context.output.text("the throttle would be set")
+    elif not moves:
         context.output.text("the throttle is changed" if reply.changed else "the throttle is unchanged")
+    elif reply.changed and not changed:
+        context.output.text("the throttle is changed")
+    if not moves:
         return
-    if reply.changed and not changed:
-        context.output.text("the throttle would be changed" if dry_run else "the throttle is changed")
     if changed or (going and done == "moved" and not dry_run):
         count = changed + (0 if dry_run else going)
         context.output.text(f"{count} of {counted(len(moves), 'partition')} {planned if dry_run else done}")
     elif going:
         context.output.text("nothing to do: already in progress (kctl reassign status)")
-    elif not reply.changed and not any(row["changed"] for row in directories):
+    elif not reply.changed and not any(row["changed"] for row in directories) and not (has_throttle and dry_run):
         context.output.text("nothing to do: already as requested")
 
 

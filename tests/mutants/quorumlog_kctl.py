@@ -229,4 +229,11 @@ MUTANTS = (
         "        piece = left\n",
         (f"{REASSIGN_TESTS}::test_many_reassignments_are_cancelled_in_several_requests",),
     ),
+    Mutant(
+        "a dry run of kctl reassign start reports that the throttle is unchanged",
+        "quorumlog/kctl/reassign.py",
+        "    if has_throttle and dry_run:  #",
+        "    if has_throttle and dry_run and moves:  #",
+        (f"{REASSIGN_TESTS}::test_a_dry_run_does_not_say_that_the_throttle_stays_as_it_is",),
+    ),
 )

@@ -305,6 +305,25 @@ def test_the_controller_accepts_as_many_partitions_as_kctl_names_in_one_request(
     assert elections.PARTITIONS_PER_REQUEST == RECORDS_PER_BATCH_MAX
 
 
+@pytest.mark.usefixtures("plan")
+def test_a_dry_run_does_not_say_that_the_throttle_stays_as_it_is(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reply to a dry run reports no change, even if the throttle would change."""
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on()
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered(changed=False)
+    assert run(["reassign", "start", "--throttle", "1M", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "the throttle would be set\n"
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, ""), (1, False, ""), changed=False)
+    assert run([*START, "--throttle", "1M", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "the throttle would be set\n"
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, True, ""), (1, True, ""), changed=False)
+    assert run([*START, "--throttle", "1M", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "the throttle would be set\n2 of 2 partitions would be moved\n"
+    assert run([*START, "--dry-run"]) == 0
+    assert capsys.readouterr().out == "2 of 2 partitions would be moved\n"
+
+
 def sent(cluster: FakeClient) -> list[tuple[bool, list[int]]]:
     """Return the requests to alter reassignments: whether each was a dry run, and its partitions of t."""
     return [
