@@ -87,8 +87,7 @@ def _new_id() -> int:
     from quorumlog.runtime.clock import Sources
     from quorumlog.runtime.cluster_id import new_cluster_id
 
-    print(new_cluster_id(Sources.real()))
-    return 0
+    return _finish(new_cluster_id(Sources.real()))
 
 
 def _format(parsed: argparse.Namespace) -> int:
@@ -101,8 +100,7 @@ def _format(parsed: argparse.Namespace) -> int:
         asyncio.run(_format_store(config))
     except QuorumlogError as error:
         return server_cli.fail(QUORUM_NODE, error)
-    print(f"formatted {config.data_dirs[0]} for node {config.node_id} of cluster {config.cluster_id}")
-    return 0
+    return _finish(f"formatted {config.data_dirs[0]} for node {config.node_id} of cluster {config.cluster_id}")
 
 
 def _recover(parsed: argparse.Namespace) -> int:
@@ -121,7 +119,7 @@ def _recover(parsed: argparse.Namespace) -> int:
     folders = list({os.path.realpath(folder): folder for folder in given}.values())
     confirm = (lambda: True) if parsed.yes else _confirm
     try:
-        done = asyncio.run(recover(folders, Sources.real(), address=parsed.address, confirm=confirm, say=_say))
+        done = asyncio.run(recover(folders, Sources.real(), address=parsed.address, confirm=confirm, say=_say_step))
     except EOFError:
         return server_cli.report_problems(
             QUORUM_NODE, ConfigError("no terminal for the confirmation", next_step="give --yes")
@@ -134,13 +132,26 @@ def _recover(parsed: argparse.Namespace) -> int:
     return 0 if done else 1
 
 
-def _say(line: str) -> None:
+def _say_step(line: str) -> None:
+    """Print a step of `recover`."""
+    _say(line, 'check where the output goes; unless "done" is this line or an earlier one, run it again')
+
+
+def _finish(line: str) -> int:
+    """Print the result of a command that is complete, and return the exit status."""
+    try:
+        _say(line, "check where the output goes; the command itself succeeded")
+    except QuorumlogError as error:
+        return server_cli.fail(QUORUM_NODE, error)
+    return 0
+
+
+def _say(line: str, next_step: str) -> None:
     """Print at once, even to a pipe or a file: if the process is killed, the output must show whether writing began."""
     try:
         print(line, flush=True)
     except OSError as error:  # a closed pipe, or a full disk
         server_cli.discard_output()
-        next_step = 'check where the output goes; unless "done" is this line or an earlier one, run it again'
         text = f"the output cannot be written: {error.strerror or error}; the line was: {line}"
         raise QuorumlogError(text, next_step) from error
 
@@ -172,8 +183,9 @@ def _set_aside(parsed: argparse.Namespace) -> int:
         kept = move_away(os.path.join(parsed.data_dir, QUORUM_FOLDER), "set-aside")
     except QuorumlogError as error:
         return server_cli.fail(QUORUM_NODE, error)
-    print(f"the quorum directory is now {kept}; at its next start the node is an observer with an empty directory")
-    return 0
+    return _finish(
+        f"the quorum directory is now {kept}; at its next start the node is an observer with an empty directory"
+    )
 
 
 async def _format_store(config: NodeConfig) -> None:

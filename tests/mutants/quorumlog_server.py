@@ -186,4 +186,14 @@ MUTANTS = (
             "::test_a_damaged_quorum_directory_is_reported_to_the_other_nodes",
         ),
     ),
+    Mutant(
+        "quorum-node ends with a traceback if the output of a command that succeeded cannot be written",
+        "quorumlog_server/quorum_node.py",
+        '        _say(line, "check where the output goes; the command itself succeeded")\n',
+        "        print(line, flush=True)\n",
+        (
+            "tests/unit/quorumlog_server/test_quorum_node.py"
+            "::test_commands_that_succeeded_report_a_full_disk_of_their_output_without_a_traceback",
+        ),
+    ),
 )
