@@ -196,6 +196,10 @@ async def dump(context: Context, file: str, start: int, topics: tuple[str, ...])
                         if line.offset >= start:
                             _show_line(context, line)
                 case "state":
+                    for topic in found.content.topics:
+                        if topic.result.error not in (ApiError.NONE, ""):
+                            text = f"{file}: {topic.result.message}"
+                            raise ClusterError(topic.result.error, text, "omit --topic to see all topics")
                     document = state_document(found.content)
                     if context.output.is_json:
                         context.output.document(document)

@@ -236,4 +236,14 @@ MUTANTS = (
         "    if has_throttle and dry_run and moves:  #",
         (f"{REASSIGN_TESTS}::test_a_dry_run_does_not_say_that_the_throttle_stays_as_it_is",),
     ),
+    Mutant(
+        "kctl metadata dump of a snapshot omits a requested topic that does not exist",
+        "quorumlog/kctl/metadata.py",
+        '                            raise ClusterError(topic.result.error, text, "omit --topic to see all topics")\n',
+        "                            continue\n",
+        (
+            "tests/unit/quorumlog/kctl/test_metadata.py"
+            "::test_dump_of_a_snapshot_reports_a_requested_topic_that_does_not_exist",
+        ),
+    ),
 )

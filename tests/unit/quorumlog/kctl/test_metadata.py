@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -30,6 +31,7 @@ from metadata.records import (
     Replica,
     UnregisterBroker,
 )
+from metadata.snapshot import chunks
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import metadata_history
 from quorumlog.kctl.context import Context
@@ -39,10 +41,12 @@ from quorumlog.kctl.output import uuid_text
 from quorumlog.wire import rpcs
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2, metadata_pb2, node_pb2, quorum_pb2
+from tests.contract.samples import snapshot_bytes
 from tests.unit.metadata import fake_node
 from tests.unit.metadata.controller.test_history import lived
 from tests.unit.metadata.fake_node import Plane
 from tests.unit.metadata.kept_log import KeptLog
+from tests.unit.metadata.test_snapshot import example
 
 Said = Callable[..., tuple[int, str, str]]
 
@@ -323,6 +327,22 @@ def test_diff_is_empty_for_equal_states_and_lists_a_single_change(nodes: Nodes, 
     assert (document["from"], document["to"]) == (ends[1], ends[2])
     [change] = document["changes"]
     assert (change["change"], change["what"], change["name"]) == ("added", "broker", "1")
+
+
+def test_dump_of_a_snapshot_reports_a_requested_topic_that_does_not_exist(tmp_path: Path, kctl: Said) -> None:
+    image = example()
+    snapshot = tmp_path / "x.snapshot"
+    snapshot.write_bytes(snapshot_bytes(image.end_offset, *(chunk for chunk in chunks(image) if chunk)))
+    code, out, _ = kctl("dump", str(snapshot), "--topic", "topic1", "-o", "json")
+    assert (code, [topic["name"] for topic in json.loads(out)["topics"]]) == (0, ["topic1"])
+    code, out, err = kctl("dump", str(snapshot), "--topic", "topic1", "--topic", "none", "-o", "json")
+    assert (code, out) == (3, "")
+    assert json.loads(err.splitlines()[-1]) == {
+        "error": "UNKNOWN_TOPIC_OR_PARTITION",
+        "message": f"{snapshot}: topic 'none' does not exist",
+        "next": "omit --topic to see all topics",
+        "retriable": False,
+    }
 
 
 def test_diff_names_a_topic_that_exists_at_neither_offset(nodes: Nodes, kctl: Said) -> None:
