@@ -7,6 +7,7 @@ from shlex import quote
 
 from quorumlog.doctor.findings import PROBLEM, Finding
 from quorumlog.doctor.observed import ObservedCluster
+from quorumlog.doctor.steps import about
 from quorumlog.words import SHOWN_MAX, counted, quoted
 
 
@@ -31,15 +32,16 @@ def dead_letter_findings(cluster: ObservedCluster) -> Iterator[Finding]:
     more = f" and {count - len(shown)} more" if count > len(shown) else ""
     first = failing[0]
     topic, group = quote(first.dead_letter_topic), quote(first.group)
+    admits = "errors.deadletterqueue.group.enable=true"
+    create = about("kctl topics create", first.dead_letter_topic, options=f" --config {admits}")
     yield Finding(
         PROBLEM,
         "DEAD_LETTERS_FAIL",
         what=f"dead letters of {counted(count, 'share partition')} cannot be written; their start offsets do not move",
         cause="; ".join(shown) + more,
-        next=f"remove the cause; for a missing topic: kctl topics create {topic} --config "
-        f"errors.deadletterqueue.group.enable=true; for a topic that does not admit letters: kctl configs set "
-        f"errors.deadletterqueue.group.enable=true --topic {topic}; to do without letters: kctl configs unset "
-        f"errors.deadletterqueue.topic.name --group {group}",
+        next=f"remove the cause; for a missing topic: {create}; for a topic that does not admit letters: "
+        f"kctl configs set {admits} --topic {topic}; to do without letters: "
+        f"kctl configs unset errors.deadletterqueue.topic.name --group {group}",
         nodes=tuple(sorted(node_id for node_id, letters in described if letters.failing_count)),
         partitions=tuple(sorted({f"{each.topic}-{each.index}" for each in failing})),
     )

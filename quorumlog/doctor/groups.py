@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from quorumlog.doctor.findings import ADVICE, CRITICAL, PROBLEM, Finding
 from quorumlog.doctor.layout import Layout
 from quorumlog.doctor.observed import NO_LEADER, ObservedCluster
-from quorumlog.doctor.steps import texts
+from quorumlog.doctor.steps import about, texts
 from quorumlog.words import SHOWN_MAX, counted, listed, named, quoted
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def _stuck(groups: ObservedGroups) -> Iterator[Finding]:
             "GROUP_STUCK",
             what=f"group {quoted(each.group)} has been rebalancing for {(each.now_ms - last.started_ms) // 1000} s",
             cause=f"{last.cause}; the rebalance waits for {late}{more}",
-            next=f"kctl groups explain {_word(each.group)}; then look at these members: they do not poll, or hang; "
+            next=f"{about('kctl groups explain', each.group)}; then look at these members: they do not poll, or hang; "
             "max.poll.interval.ms limits how long the group waits for them",
             nodes=(each.coordinator.broker_id,),
         )
@@ -117,7 +116,7 @@ def _flapping(groups: ObservedGroups) -> Iterator[Finding]:
         what=f"{counted(len(found), 'group')} began {FLAPS} or more rebalances within {FLAPS_WITHIN_MS // 60_000} "
         "minutes",
         cause="; ".join(text for _, text in found[:SHOWN_MAX]) + _rest(len(found)),
-        next=f"kctl groups explain {_word(found[0][0].group)} names the members; a longer session.timeout.ms or "
+        next=f"{about('kctl groups explain', found[0][0].group)} names the members; a longer session.timeout.ms or "
         "max.poll.interval.ms, or static members (group.instance.id), avoid rebalances of members that restart or are "
         "slow",
         nodes=tuple(sorted({each.coordinator.broker_id for each, _ in found})),
@@ -141,7 +140,7 @@ def _growing(groups: ObservedGroups) -> Iterator[Finding]:
         what=f"the lag of {counted(len(found), 'group')} grew in each of {len(found[0][1])} samples within "
         f"{groups.watched_s:.0f} s",
         cause="; ".join(shown) + _rest(len(found)),
-        next=f"kctl groups lag {_word(found[0][0])} --follow; add members{limit}"
+        next=f"{about('kctl groups lag', found[0][0], options=' --follow')}; add members{limit}"
         + (", and start the members of groups that have none" if is_empty else ""),
     )
 
@@ -156,14 +155,14 @@ def _unused(groups: ObservedGroups) -> Iterator[Finding]:
         return
     found.sort(key=lambda each: (each.empty_since_ms or 0, each.group))
     shown = [f"{quoted(each.group)} for {_days(each)} days" for each in found[:SHOWN_MAX]]
-    names = " ".join(_word(each.group) for each in found[:SHOWN_MAX])
+    delete = about("kctl groups delete", *(each.group for each in found[:SHOWN_MAX]), options=" --yes")
     yield Finding(
         ADVICE,
         "GROUP_UNUSED",
         what=f"{counted(len(found), 'group')} with committed offsets {'has' if len(found) == 1 else 'have'} no members",
         cause="; ".join(shown) + _rest(len(found)),
         next="offsets.retention.minutes deletes their offsets later; if somebody still needs them, start the members; "
-        f"if nobody does: kctl groups delete {names} --yes",
+        f"if nobody does: {delete}",
     )
 
 
@@ -177,8 +176,3 @@ def _rest(count: int) -> str:
 
 def _member(member: GroupMember) -> str:
     return f"{quoted(member.member_id)} ({quoted(member.client_id)} at {member.host.lstrip('/')})"
-
-
-def _word(name: str) -> str:
-    """Return the name of a group, which clients choose, as one word of a shell command."""
-    return quote(name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from quorumlog.doctor.findings import ADVICE, CRITICAL, PROBLEM, Finding
 from quorumlog.doctor.layout import UNFENCED, Layout
 from quorumlog.doctor.observed import NO_LEADER
-from quorumlog.doctor.steps import TOPICS_AT_ONCE_MAX, cancel, first_topics, some, start, texts, unclean
+from quorumlog.doctor.steps import TOPICS_AT_ONCE_MAX, about, cancel, first_topics, some, start, texts, unclean
 from quorumlog.words import Key, counted, listed, named
 
 if TYPE_CHECKING:
@@ -149,6 +149,7 @@ def _nobody_eligible(layout: Layout, keys: list[Key]) -> Iterator[Finding]:
         )
     if others:
         topic, index = min(others)
+        explain = about("kctl explain", f"{topic}-{index}")
         commands = unclean(others, layout.leaderless)
         yield Finding(
             CRITICAL,
@@ -156,7 +157,7 @@ def _nobody_eligible(layout: Layout, keys: list[Key]) -> Iterator[Finding]:
             what=f"{counted(len(others), 'partition')} without a leader: {named(others)}",
             cause="no replica is known to hold all acknowledged records: disks were lost, or all replicas in sync "
             "stopped uncleanly with write.caching",
-            next=f"kctl explain {topic}-{index} shows how that happened; start all brokers with a replica, and compare "
+            next=f"{explain} shows how that happened; start all brokers with a replica, and compare "
             f"the ends of their logs ({CHOICE}); to keep the records of one replica and give up the rest: "
             f"{'; '.join(commands)}",
             partitions=texts(others),
@@ -214,7 +215,7 @@ def _bring_back(layout: Layout, missing: tuple[int, ...], keys: list[Key]) -> tu
     absent = [broker_id for broker_id in missing if layout.is_absent(broker_id)]
     topic, index = min(keys)
     if not absent:
-        return f"kctl explain {topic}-{index}; the log of the broker says why it does not follow", ()
+        return f"{about('kctl explain', f'{topic}-{index}')}; the log of the broker says why it does not follow", ()
     commands, elsewhere = layout.place(first_topics(keys))
     step = start(layout.observed, absent, "broker")
     return f"{step}; the missing records are then copied; if it is lost permanently: {elsewhere}", commands

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
+
+from quorumlog.doctor.steps import about
 
 if TYPE_CHECKING:
     from quorumlog.client.transaction_logs import Hanging
@@ -23,10 +24,9 @@ def abort_step(each: Hanging) -> str:
     """Return the command that ends a transaction, or shows why it does not end."""
     known, opened = each.known, each.transaction
     if each.overdue and known is not None:
-        name = quote(known.transactional_id)
         if known.is_decided:  # it may be a commit, and only the coordinator can end it
-            return f"kctl transactions describe {name}"
-        return f"kctl transactions abort {name} --yes"
+            return about("kctl transactions describe", known.transactional_id)
+        return about("kctl transactions abort", known.transactional_id, options=" --yes")
     return (
         f"kctl transactions abort --topic {opened.topic} --partition {opened.partition} "
         f"--start-offset {opened.start_offset} --yes"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from quorumlog.doctor.findings import ADVICE, CRITICAL, PROBLEM, Finding
 from quorumlog.doctor.observed import NO_LEADER, ObservedCluster
-from quorumlog.doctor.steps import texts
+from quorumlog.doctor.steps import about, texts
 from quorumlog.doctor.transaction_steps import abort_step, why_hanging
 from quorumlog.wire.scope_names import attempt_of, scope_of
 from quorumlog.words import SHOWN_MAX, counted, listed, named, quoted
@@ -135,12 +134,12 @@ def _long(seen: ObservedTransactions, found: OpenInLogs) -> Iterator[Finding]:
         f"{counted(held[name], 'offset')} held back"
         for name in oldest[:SHOWN_MAX]
     ]
-    first, scope = quote(oldest[0]), scope_of(oldest[0])
-    advice = f"kctl transactions describe {first}; "
+    scope = scope_of(oldest[0])
+    advice = f"{about('kctl transactions describe', oldest[0])}; "
     if scope is None:
         advice += (
             "its producer should commit more often, or have a shorter transaction.timeout.ms; if it no longer runs: "
-            f"kctl transactions abort {first} --yes"
+            f"{about('kctl transactions abort', oldest[0], options=' --yes')}"
         )
     else:
         minutes = long[oldest[0]][0].timeout_ms // 60_000

@@ -80,8 +80,11 @@ async def _partition_count(reads: Reads, topic: str, partition: int | None) -> i
         raise reads.refused(await with_nearest(reads, refusal(described.result), topic))
     count = len(described.partitions)
     if (partition or 0) >= count:
+        from quorumlog.doctor.steps import about
+
         text = f"{topic} has no partition {partition}; it has {count} partitions"
-        raise reads.refused(ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, text, f"kctl topics describe {topic}"))
+        next_step = about("kctl topics describe", topic)
+        raise reads.refused(ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, text, next_step))
     return count
 
 
@@ -496,9 +499,11 @@ def _after_unreadable(error: UnreadableBatchError, topic: str, index: int) -> st
 
     If the end of the batch is unknown, return a command that explains the partition.
     """
+    from quorumlog.doctor.steps import about
+
     if error.end_offset is None:
-        return f"kctl explain {topic}-{index}"
-    return f"kctl consume {topic} --partition {index} --from {error.end_offset}"
+        return about("kctl explain", f"{topic}-{index}")
+    return about("kctl consume", topic, options=f" --partition {index} --from {error.end_offset}")
 
 
 async def _print(

@@ -117,8 +117,10 @@ def partition_refusals(group: str, refusals: dict[tuple[str, int], ClusterError]
     first = next(iter(refusals.values()))
     more = f" (and {len(refusals) - 1} more partitions)" if len(refusals) > 1 else ""
     if first.code == "UNKNOWN_MEMBER_ID":
+        from quorumlog.doctor.steps import about
+
         text = f"group {group}: members joined it meanwhile; nothing was changed"
-        return ClusterError(ApiError.NON_EMPTY_GROUP, text, f"kctl groups describe {group}")
+        return ClusterError(ApiError.NON_EMPTY_GROUP, text, about("kctl groups describe", group))
     return ClusterError(first.code, f"{first.message}{more}", first.next_step, retriable=first.retriable)
 
 

@@ -32,8 +32,10 @@ async def explain(context: Context, group_id: str) -> None:
             found = await client.explain(group_id, context.left_s)
         except ClusterError as error:
             if error.code == ApiError.GROUP_ID_NOT_FOUND:
+                from quorumlog.doctor.steps import about
+
                 described = await client.describe(group_id, context.left_s)
-                refuse_share(described, "whose rebalances are not recorded", f"kctl groups describe {group_id}")
+                refuse_share(described, "whose rebalances are not recorded", about("kctl groups describe", group_id))
             raise
     document = explanation_document(found)
     if context.output.is_json:

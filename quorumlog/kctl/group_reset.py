@@ -137,8 +137,10 @@ async def reset_offsets(
         described = await _refuse(context, client, group_id, create or create_share)
         is_share = create_share if described is None else described.is_share
         if create_share and not is_share:
+            from quorumlog.doctor.steps import about
+
             text = f"group {group_id} exists, and is not a share group"
-            raise ClusterError(ApiError.UNSUPPORTED_GROUP_TYPE, text, f"kctl groups describe {group_id}")
+            raise ClusterError(ApiError.UNSUPPORTED_GROUP_TYPE, text, about("kctl groups describe", group_id))
         before = await _before(context, client, group_id, described, is_share)
         keys = await _partitions(context, cluster, group_id, topics, offsets or before.known, bool(offsets))
         ranges = await _ranges(context, cluster, keys, target)

@@ -250,7 +250,9 @@ async def _delete_share_offsets(
         ClusterError: UNSUPPORTED_GROUP_TYPE: partitions are named; NON_EMPTY_GROUP; or the refusal of the coordinator.
     """
     if topic.partitions is not None:
-        command = f"kctl groups delete-offsets {group.group} {topic.topic}"
+        from quorumlog.doctor.steps import about
+
+        command = about("kctl groups delete-offsets", group.group, topic.topic)
         refuse_share(group, "whose offsets can only be deleted for whole topics", command)
     refuse_active(group, f"offsets of {topic.topic} cannot be deleted")
     keys, _ = chosen([topic], await client.shares.describe(group.group, context.left_s))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -83,13 +82,15 @@ def _confirm(context: Context, what: str, yes: bool, dry_run: bool) -> None:
 
 
 async def _abort_id(context: Context, client: TransactionClient, name: str, yes: bool, dry_run: bool) -> dict[str, Any]:
+    from quorumlog.doctor.steps import about
+
     found = await client.describe(name, context.left_s)
     if found.is_decided:
         raise ClusterError(
             ApiError.INVALID_TXN_STATE,
             f"transactional id {name} is {found.state}: its transaction is decided, and ends once each of its "
             "partitions has a marker",
-            f"to see which partitions have no leader: kctl transactions describe {quote(name)}",
+            f"to see which partitions have no leader: {about('kctl transactions describe', name)}",
         )
     is_open = found.is_open
     if is_open:
@@ -181,6 +182,7 @@ async def _refuse_known(context: Context, client: TransactionClient, opened: Ope
         ClusterError: INVALID_TXN_STATE; TIMED_OUT: a coordinator that may know it does not answer.
     """
     from quorumlog.client.transaction_logs import is_known, producers_known
+    from quorumlog.doctor.steps import about
 
     known, missing = await producers_known(client, [opened.producer_id], context.left_s / 2)
     if missing is not None and opened.producer_id not in known:
@@ -190,5 +192,5 @@ async def _refuse_known(context: Context, client: TransactionClient, opened: Ope
         raise ClusterError(
             ApiError.INVALID_TXN_STATE,
             f"this transaction does not hang: it belongs to transactional id {name}, which may still commit it",
-            f"abort it in all of its partitions: kctl transactions abort {quote(name)}",
+            f"abort it in all of its partitions: {about('kctl transactions abort', name)}",
         )

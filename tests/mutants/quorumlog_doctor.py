@@ -10,6 +10,7 @@ STEPS = "quorumlog/doctor/steps.py"
 GROUP_TESTS = "tests/unit/quorumlog/doctor/test_doctor_groups.py"
 PARTITION_TESTS = "tests/unit/quorumlog/doctor/test_doctor_partitions.py"
 QUORUM_TESTS = "tests/unit/quorumlog/doctor/test_doctor_quorum.py"
+TRANSACTION_TESTS = "tests/unit/quorumlog/doctor/test_doctor_transactions.py"
 
 MUTANTS = (
     Mutant(
@@ -157,5 +158,12 @@ MUTANTS = (
         "    if few and not is_moving:  #",
         "    if few:  #",
         (f"{GROUP_TESTS}::test_the_offsets_topic_gets_no_advice_that_would_be_refused_or_remove_replicas",),
+    ),
+    Mutant(
+        "doctor proposes commands that read a name with a leading dash as an option",
+        STEPS,
+        '    if any(name.startswith("-") for name in names):\n',
+        "    if not names:\n",
+        (f"{TRANSACTION_TESTS}::test_the_commands_of_doctor_accept_names_that_begin_with_a_dash",),
     ),
 )

@@ -9,6 +9,7 @@ import pytest
 from quorumlog.client.transaction_admin import TransactionDescription
 from quorumlog.client.transaction_logs import Hanging, OpenInLogs, OpenTransaction, StableRange
 from quorumlog.doctor import examine as examination
+from quorumlog.doctor.steps import about
 from quorumlog.doctor.transactions import LONG_MS, STATE_TOPIC
 from quorumlog.doctor.transactions_observed import ObservedTransactions
 from quorumlog.runtime.clock import Sources
@@ -110,6 +111,15 @@ def test_doctor_aborts_an_overdue_transaction_by_its_quoted_transactional_id(
     findings, _ = diagnose()
     assert findings.keys() == {"HANGING_TRANSACTION"}, "it is not reported as a long one as well"
     assert findings["HANGING_TRANSACTION"]["commands"] == ["kctl transactions abort 'billing 1' --yes"]
+
+
+def test_the_commands_of_doctor_accept_names_that_begin_with_a_dash(
+    seen: ObservedTransactions, diagnose: Diagnose
+) -> None:
+    late = known(open_ms=3_600_000, name="-tx")
+    seen.found = found(late, (Hanging(OPEN, late, True, STABLE),))
+    assert diagnose()[0]["HANGING_TRANSACTION"]["commands"] == ["kctl transactions abort --yes -- -tx"]
+    assert about("kctl groups delete", "b", "-a c", options=" --yes") == "kctl groups delete --yes -- b '-a c'"
 
 
 def test_doctor_reports_missing_markers_instead_of_aborting_a_prepared_transaction(

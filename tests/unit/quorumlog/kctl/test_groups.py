@@ -315,6 +315,14 @@ def test_reset_offsets_creates_a_missing_group_only_with_the_create_option(bench
     assert bench.offsets() == [4, 2]
 
 
+@pytest.mark.parametrize(("name", "next_step"), [("my group", "'my group'"), ("-g", "-- -g")])
+def test_the_next_step_of_an_error_is_a_complete_command_for_any_name(bench: Bench, name: str, next_step: str) -> None:
+    bench.do(lambda: commit_offsets(bench.groups, name, 1))
+    reset = ("reset-offsets", "--topic", "orders", "--to-latest", "--create-share", "-o", "json", "--", name)
+    assert bench.say(*reset)[0] == 5
+    assert json.loads(bench.errors)["next"] == f"kctl groups describe {next_step}"
+
+
 @pytest.mark.parametrize("option", ["--create", "--create-share"])
 def test_a_dry_run_that_would_create_a_group_does_not_create_the_internal_topic(bench: Bench, option: str) -> None:
     bench.threaded.run(bench.threaded.brokers.delete(OFFSETS))
