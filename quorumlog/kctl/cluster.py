@@ -43,7 +43,8 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
     """Check that the cluster is healthy, and name each problem.
 
     Healthy means: a majority follows the leader, every voter and broker runs, and every partition has a leader and is
-    in sync.  Exit code 0 if healthy, 1 if not, and 4 if no node answers or --exit-when-healthy timed out.
+    in sync, apart from replicas that a reassignment adds.  Exit code 0 if healthy, 1 if not, and 4 if no node answers
+    or --exit-when-healthy timed out.
 
     With --watch, --timeout, if given, limits the whole command; its default limits only each check.
     """
@@ -172,7 +173,9 @@ def _partition_problems(topics: Iterable[Any]) -> tuple[list[str], list[str]]:
             name = f"{topic.name}-{partition.index}"
             if partition.leader < 0:
                 leaderless.append(f"{name} has no leader")
-            missing = sorted({replica.broker_id for replica in partition.replicas} - set(partition.isr))
+            # As in the metric of the brokers, a replica that is being added is not missing.
+            settled = {replica.broker_id for replica in partition.replicas}.difference(partition.adding)
+            missing = sorted(settled.difference(partition.isr))
             if missing:
                 lagging.append(f"{name} is under-replicated: {','.join(map(str, missing))} not in its ISR")
     return leaderless, lagging

@@ -246,4 +246,14 @@ MUTANTS = (
             "::test_dump_of_a_snapshot_reports_a_requested_topic_that_does_not_exist",
         ),
     ),
+    Mutant(
+        "kctl cluster health counts replicas that are being added as out of sync",
+        "quorumlog/kctl/cluster.py",
+        "for replica in partition.replicas}.difference(partition.adding)\n",
+        "for replica in partition.replicas}\n",
+        (
+            "tests/unit/quorumlog/kctl/test_commands.py"
+            "::test_replicas_that_a_reassignment_adds_do_not_make_a_cluster_unhealthy",
+        ),
+    ),
 )

@@ -368,6 +368,24 @@ def test_cluster_health_reports_problems(client: FakeClient, capsys: pytest.Capt
     assert run(["cluster", "health"]) == 2
 
 
+def test_replicas_that_a_reassignment_adds_do_not_make_a_cluster_unhealthy(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moving = topics()
+    moving.topics[0].partitions[0].adding.extend([12, 13])
+    client.replies |= {
+        rpcs.DESCRIBE_QUORUM: quorum_reply(),
+        rpcs.DESCRIBE_TOPICS: moving,
+        rpcs.DESCRIBE_BROKERS: pb.DescribeBrokersReply(result=OK),
+    }
+    assert run(["cluster", "health", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["healthy"], document["partitions_under_replicated"]) == (True, 0)
+    moving.topics[0].partitions[0].adding[:] = [13]
+    assert run(["cluster", "health", "-o", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["problems"] == ["t-0 is under-replicated: 12 not in its ISR"]
+
+
 def test_cluster_health_counts_the_problems_that_it_does_not_name(
     client: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
