@@ -24,7 +24,10 @@ from quorumlog.words import printable
 
 NO_NODE = -1
 UNTRUNCATED = 10_000
-"""Width of a table, large enough that no cell is wrapped; a narrower terminal wraps the lines itself."""
+"""Minimum width of a table, large enough that no cell is wrapped; a narrower terminal wraps the lines itself."""
+_CHARACTER_WIDTH_MAX = 2
+_MARGINS_MAX = 4
+"""Maximum width of the margins and lines between two columns."""
 _UNITS = ((86_400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s"))
 _STYLES = {"bold": "1", "yellow": "33", "red": "31", "cyan": "36", "dim": "2"}
 
@@ -152,26 +155,29 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
+        cells = [[_cell(value) for value in row] for row in rows]
+        line = None if title is None else printable(title)
+        longest = max(sum(max(map(len, each)) for each in zip(columns, *cells, strict=True)), len(line or ""))
         is_terminal = sys.stdout.isatty()
         drawn = _Drawing()  # rich would handle a full disk or a closed pipe in its own way
         console = Console(
             file=drawn,
             force_terminal=is_terminal,
-            width=UNTRUNCATED,
+            width=max(UNTRUNCATED, _CHARACTER_WIDTH_MAX * longest + _MARGINS_MAX * len(columns)),
             no_color=bool(os.environ.get("NO_COLOR")) or None,
             highlight=False,
         )
         table = Table(
             box=box.SIMPLE_HEAD if is_terminal else None,
             pad_edge=False,
-            title=None if title is None else printable(title),
-            title_justify="left",
             show_header=any(columns),
         )
         for column in columns:
             table.add_column(column, no_wrap=True)
-        for row in rows:
-            table.add_row(*(Text(_cell(value)) for value in row))
+        for row in cells:
+            table.add_row(*map(Text, row))
+        if line is not None:  # as the title of the table, it would be folded at the width of the table
+            console.print(Text(line, style="italic"))
         console.print(table)
         self._write("\n".join(line.rstrip() for line in drawn.getvalue().splitlines()))
 

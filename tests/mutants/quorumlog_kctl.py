@@ -7,6 +7,7 @@ from tests.mutants import Mutant
 ADMIN_TESTS = "tests/unit/quorumlog/kctl/test_admin_commands.py"
 DATA_TESTS = "tests/unit/quorumlog/kctl/test_data.py"
 GROUP_TESTS = "tests/unit/quorumlog/kctl/test_groups.py"
+OUTPUT_TESTS = "tests/unit/quorumlog/kctl/test_exits_and_output.py"
 REASSIGN_TESTS = "tests/unit/quorumlog/kctl/test_reassign.py"
 
 MUTANTS = (
@@ -255,5 +256,19 @@ MUTANTS = (
             "tests/unit/quorumlog/kctl/test_commands.py"
             "::test_replicas_that_a_reassignment_adds_do_not_make_a_cluster_unhealthy",
         ),
+    ),
+    Mutant(
+        "kctl omits columns of a table that is wider than 10,000 characters",
+        "quorumlog/kctl/output.py",
+        "max(UNTRUNCATED, _CHARACTER_WIDTH_MAX * longest + _MARGINS_MAX * len(columns))",
+        "UNTRUNCATED",
+        (f"{OUTPUT_TESTS}::test_a_table_wider_than_10000_characters_keeps_all_its_columns",),
+    ),
+    Mutant(
+        "kctl folds the title of a table at the width of the table",
+        "quorumlog/kctl/output.py",
+        '            console.print(Text(line, style="italic"))\n',
+        "            table.title = line\n",
+        (f"{OUTPUT_TESTS}::test_the_title_of_a_table_is_one_line",),
     ),
 )

@@ -92,6 +92,23 @@ def test_table_cells_are_not_truncated(capsys: pytest.CaptureFixture[str]) -> No
     assert rows == [["title"], ["id", "value"], ["1", "x" * 500], ["2", "-"], ["3", "1,2"], ["4", "yes"], ["5", "-"]]
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_table_wider_than_10000_characters_keeps_all_its_columns(
+    is_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member of a group may be subscribed to thousands of topics."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    row = ["member", "日" * 9_000, "y" * 9_000, "t-0"]
+    Output("table").table(("member_id", "subscription", "assignment", "last"), [row, ["1", "2", "3", "4"]])
+    assert row in [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_title_of_a_table_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    title = "orders  AAECAwQFBgcICQoLDA0ODw  retention.ms=86400000 cleanup.policy=compact"
+    Output("table").table(("partition", "leader"), [[0, 1]], title=title)
+    assert capsys.readouterr().out.splitlines() == [title, "partition  leader", "0          1"]
+
+
 def test_table_cells_are_not_truncated_on_a_narrow_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
