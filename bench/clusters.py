@@ -30,7 +30,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from bench.processes import processor_s, resident_mib, send_all
+from bench.processes import family_processor_s, family_resident_mib, send_all
 from quorumlog.kctl import dev_cluster
 from tests.clients.catalog import JARS
 from tests.clients.outcomes import Skipped
@@ -83,10 +83,11 @@ class Cluster:
             os.kill(self.pids[node], signal.SIGCONT)
 
     def processor_s(self) -> float:
-        return sum(processor_s(pid) for pid in self.pids.values())
+        """Return the processor seconds of all nodes.  The cleaners of quorumlog, which are processes, are included."""
+        return sum(family_processor_s(pid) for pid in self.pids.values())
 
     def resident_mib(self) -> float:
-        return sum(resident_mib(pid) for pid in self.pids.values())
+        return sum(family_resident_mib(pid) for pid in self.pids.values())
 
     def create(self, topic: str, partitions: int, mode: str, configs: Mapping[str, str] | None = None) -> None:
         """Create a topic with three replicas, and wait for them."""

@@ -1,4 +1,4 @@
-"""Processes of benches: suspended and continued together, and limited to cores with all of their threads."""
+"""Processes of benches: measured with their children, suspended together, and limited to cores with all threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from bench.processes import Servers, limit_cores
+from bench.processes import (
+    Servers,
+    family_processor_s,
+    family_resident_mib,
+    limit_cores,
+    processor_s,
+    resident_mib,
+)
+
+WORK_S = 0.3
+_WORK = f"import time\nwhile time.process_time() < {WORK_S}: pass\nprint(flush=True)\ninput()"
 
 PROGRAM = """
 import threading, sys
@@ -65,3 +75,18 @@ def test_all_threads_are_limited_to_the_cores(process: subprocess.Popen[bytes]) 
     assert all(os.sched_getaffinity(int(thread)) == {cores[0]} for thread in threads)
     limit_cores([process.pid], set(cores))
     assert all(os.sched_getaffinity(int(thread)) == set(cores) for thread in threads)
+
+
+def test_a_family_has_the_time_and_memory_of_a_child_while_it_runs_and_its_time_afterwards() -> None:
+    pid = os.getpid()
+    before = family_processor_s(pid) - processor_s(pid)
+    with subprocess.Popen([sys.executable, "-c", _WORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        beside = family_processor_s(pid) - processor_s(pid)
+        memory = family_resident_mib(pid) - resident_mib(pid)
+        child.communicate(b"\n")
+    after = family_processor_s(pid) - processor_s(pid)
+    assert beside - before > WORK_S / 2
+    assert memory > 1
+    assert after - before > WORK_S / 2
