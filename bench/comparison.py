@@ -14,17 +14,12 @@ Without Java or Maven, only quorumlog is measured; the floors of the machine are
 
 from __future__ import annotations
 
-import multiprocessing
-import time
 from collections.abc import Sequence
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Event
 from typing import Any, NamedTuple
 
-from confluent_kafka import TopicPartition
-
+from bench import arrivals
 from bench.clusters import CACHED, KAFKA, OURS, SYNCED, Cluster
-from bench.confluent import DEADLINE_S, Load, at, consume, consumer, flush, produce, producer
+from bench.confluent import Load, rates, warm_up
 from bench.plots import Panel, show
 from bench.rounds import Figures, alternate
 
@@ -40,7 +35,6 @@ LOADS = (
     Load(10_000, 12),
 )
 RATES = (500, 5_000)
-LATENCY_BYTES = 1000
 
 
 class Size(NamedTuple):
@@ -66,19 +60,8 @@ def run(tiny: bool) -> dict[str, Any]:
         size.rounds,
         lambda cluster, number: _round(cluster, number, size),
         tiny=tiny,
-        warm=lambda cluster: _warm(cluster, size),
+        warm=lambda cluster: warm_up(cluster, size.modes, size.warm_s),
     ).result()
-
-
-def _warm(cluster: Cluster, size: Size) -> None:
-    if not size.warm_s:
-        return
-    for mode in size.modes:
-        topic = f"warm-{mode.replace(' ', '-')}"
-        cluster.create(topic, 12, mode)
-        count = produce(cluster, topic, Load(1000, 12), size.warm_s / len(size.modes))[0]
-        consume(cluster, topic, 12, count)
-        cluster.delete(topic)
 
 
 def _round(cluster: Cluster, number: int, size: Size) -> Figures:
@@ -96,17 +79,11 @@ def _round(cluster: Cluster, number: int, size: Size) -> Figures:
 
 def _rates(cluster: Cluster, number: int, mode: str, load: Load, size: Size) -> Figures:
     topic = f"rates-{mode.replace(' ', '-')}-{load.record_bytes}-{load.partitions}-{load.codec}-{number}"
-    cluster.create(topic, load.partitions, mode)
-    before = cluster.processor_s()
-    count, took = produce(cluster, topic, load, size.produce_s)
-    spent = cluster.processor_s() - before
-    megabytes = count * load.record_bytes / 1e6
-    read = consume(cluster, topic, load.partitions, count)
-    cluster.delete(topic)
+    found = rates(cluster, topic, mode, load, size.produce_s)
     return {
-        "produced, MB/s": megabytes / took,
-        "consumed, MB/s": megabytes / read,
-        "servers' processor time, s/GB": spent / megabytes * 1e3,
+        "produced, MB/s": found.produced,
+        "consumed, MB/s": found.consumed,
+        "servers' processor time, s/GB": found.produce_s_per_gb,
     }
 
 
@@ -114,54 +91,9 @@ def _latency(cluster: Cluster, number: int, mode: str, rate: int, seconds: float
     """Return percentiles of the time from `produce` to the arrival in another process, without the first third."""
     topic = f"latency-{mode.replace(' ', '-')}-{rate}-{number}"
     cluster.create(topic, 1, mode)
-    context = multiprocessing.get_context("spawn")
-    ready, answers = context.Event(), context.Queue()
-    expected = int(rate * seconds)
-    reader = context.Process(target=_receive, args=(cluster, topic, expected, ready, answers))
-    reader.start()
-    sender = producer(cluster, 0)
-    sender.produce(topic, b"%020d" % 0)
-    flush(sender, topic)
-    assert ready.wait(DEADLINE_S), "the reader did not start"
-    before, began = cluster.processor_s(), time.monotonic()
-    for index in range(expected):
-        wait_s = began + index / rate - time.monotonic()
-        if wait_s > 0:
-            time.sleep(wait_s)  # until the next record is due at this rate
-        sender.produce(topic, b"%020d" % time.monotonic_ns() + bytes(LATENCY_BYTES - 20))
-        sender.poll(0)
-    flush(sender, topic)
-    spent, took = cluster.processor_s() - before, time.monotonic() - began
-    taken = answers.get(timeout=DEADLINE_S)
-    reader.join()
-    assert len(taken) == expected, f"{len(taken)} of {expected} records of {topic} arrived within {DEADLINE_S:g} s"
+    figures = arrivals.after_first_third(cluster, topic, rate, seconds)
     cluster.delete(topic)
-    counted = sorted(taken[expected // 3 :])
-    shares = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
-    return {
-        **{f"{name}, ms": at(counted, share) for name, share in shares.items()},
-        "servers' processor share, %": 100 * spent / took,
-    }
-
-
-def _receive(cluster: Cluster, topic: str, expected: int, ready: Event, answers: Queue[list[float]]) -> None:
-    """Send the milliseconds that each record took.  The first record only shows that this reader reads."""
-    reader = consumer(cluster)
-    reader.assign([TopicPartition(topic, 0, 0)])
-    taken: list[float] = []
-    deadline = time.monotonic() + DEADLINE_S
-    while len(taken) < expected and time.monotonic() < deadline:
-        message = reader.poll(0.5)
-        if message is None or message.error() is not None:
-            continue
-        now, value = time.monotonic_ns(), message.value()
-        assert value is not None
-        if sent := int(value[:20]):
-            taken.append((now - sent) / 1e6)
-        else:
-            ready.set()
-    reader.close()
-    answers.put(taken)
+    return figures
 
 
 def present(result: dict[str, Any]) -> list[Panel]:

@@ -22,11 +22,17 @@ MESSAGE_MAX_BYTES = 1_040_000
 
 
 class Load(NamedTuple):
-    """Records of one size for one topic.  record_bytes: the size of each value.  codec: the compression type."""
+    """Records of one size for one topic.
+
+    record_bytes: the size of each value.  codec: the compression type.
+    has_keys: whether records have keys, which spread them over all partitions.  Without keys, the client fills a batch
+    of one partition after another.
+    """
 
     record_bytes: int
     partitions: int
     codec: str = "none"
+    has_keys: bool = False
 
     def __str__(self) -> str:
         codec = "" if self.codec == "none" else f", {self.codec}"
@@ -89,15 +95,28 @@ def at_most(count: int, record_bytes: int) -> int:
 
 
 def produce(cluster: Cluster, topic: str, load: Load, seconds: float) -> tuple[int, float]:
-    """Produce for some seconds; return the number of records, and the seconds until the last acknowledgement."""
+    """Produce for some seconds; return as `produce_while` does."""
+    return produce_while(cluster, topic, load, lambda elapsed_s: elapsed_s < seconds)
+
+
+def produce_while(cluster: Cluster, topic: str, load: Load, goes_on: Callable[[float], bool]) -> tuple[int, float]:
+    """Produce at full rate; return the number of records, and the seconds until the last acknowledgement.
+
+    goes_on: gets the seconds since the first record, and returns whether to produce further ones.
+    """
     sender, values = producer(cluster, 5, load.codec), values_of(load.record_bytes)
+    key = _number_as_key if load.has_keys else None
     step = at_most(RECORDS_A_POLL, load.record_bytes)
     count, began = 0, time.monotonic()
-    while time.monotonic() < began + seconds:
-        send(sender, topic, values, range(count, count + step))
+    while count == 0 or goes_on(time.monotonic() - began):
+        send(sender, topic, values, range(count, count + step), key)
         count += step
     flush(sender, topic)
     return count, time.monotonic() - began
+
+
+def _number_as_key(number: int) -> bytes:
+    return b"%d" % number
 
 
 def send(
@@ -139,6 +158,41 @@ def consume(cluster: Cluster, topic: str, partitions: int, count: int, **setting
     assert not reader.consume(1, timeout=0.05), f"{topic} has more than the {count} acknowledged records"
     reader.close()
     return took
+
+
+class Rates(NamedTuple):
+    """produced, consumed: MB/s.  produce_s_per_gb, consume_s_per_gb: the servers' processor seconds meanwhile."""
+
+    produced: float
+    consumed: float
+    produce_s_per_gb: float
+    consume_s_per_gb: float
+
+
+def rates(cluster: Cluster, topic: str, mode: str, load: Load, seconds: float) -> Rates:
+    """Produce to a new topic for some seconds, consume all records, and delete the topic."""
+    cluster.create(topic, load.partitions, mode)
+    before = cluster.processor_s()
+    count, took = produce(cluster, topic, load, seconds)
+    between = cluster.processor_s()
+    read_s = consume(cluster, topic, load.partitions, count)
+    after = cluster.processor_s()
+    cluster.delete(topic)
+    megabytes = count * load.record_bytes / 1e6
+    gigabytes = megabytes / 1e3
+    return Rates(megabytes / took, megabytes / read_s, (between - before) / gigabytes, (after - between) / gigabytes)
+
+
+def warm_up(cluster: Cluster, modes: Sequence[str], seconds: float) -> None:
+    """Produce and consume in all modes together for some seconds, in which Java compiles; nothing if 0."""
+    if not seconds:
+        return
+    for mode in modes:
+        topic = f"warm-{mode.replace(' ', '-')}"
+        cluster.create(topic, 12, mode)
+        count = produce(cluster, topic, Load(1000, 12), seconds / len(modes))[0]
+        consume(cluster, topic, 12, count)
+        cluster.delete(topic)
 
 
 def at(sorted_values: Sequence[float], share: float) -> float:
