@@ -36,6 +36,7 @@ from bench import (
     spark_rates,
     startup,
     transactions,
+    workloads,
 )
 from bench.growth import brokers, connections, cores, metadata, partitions, record_sizes
 from bench.plots import Panel, draw
@@ -76,6 +77,7 @@ BENCHES = {
     "spark_rates": Bench(spark_rates.run, spark_rates.present),
     "startup": Bench(startup.run),
     "transactions": Bench(transactions.run, transactions.present),
+    "workloads": Bench(workloads.run, workloads.present),
 }
 GROWTH = "growth"
 RESULTS = Path(__file__).parent / "results"
