@@ -49,6 +49,7 @@ JVM = ("-Xmx512m", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:In
 """The JVM options of Kafka's start script, with half of its heap, because six processes share a small machine."""
 _CONTROLLER_IS_MISSING = (KafkaError.NOT_CONTROLLER, KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT)
 CONTROLLERS, BROKERS = (1, 2, 3), (11, 12, 13)
+_NO_SETTINGS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -150,9 +151,12 @@ def wait_until_whole(bootstrap: str, brokers: int = 3) -> None:
 
 
 @contextmanager
-def quorumlog_cluster(port_base: int) -> Iterator[Cluster]:
+def quorumlog_cluster(port_base: int, settings: Mapping[str, str] = _NO_SETTINGS) -> Iterator[Cluster]:
+    """Run quorumlog.  settings: configs of every node."""
     with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as folder:
         plan = dev_cluster.plan(Path(folder) / "cluster", len(CONTROLLERS), len(BROKERS), port_base, made_dir=True)
+        for node in plan.nodes:
+            node.command += [f"--set={name}={value}" for name, value in settings.items()]
         bootstrap = ",".join(node.listen for node in plan.nodes if node.role == "broker" and node.listen is not None)
         began = time.monotonic()
         try:
@@ -167,8 +171,10 @@ def quorumlog_cluster(port_base: int) -> Iterator[Cluster]:
 
 
 @contextmanager
-def kafka_cluster() -> Iterator[Cluster]:
+def kafka_cluster(settings: Mapping[str, str] = _NO_SETTINGS) -> Iterator[Cluster]:
     """Run Apache Kafka from the jars of Maven, with the same roles, timeouts and topic defaults as quorumlog.
+
+    settings: further properties of every node.
 
     Raises:
         Skipped: Java or the jars are missing.
@@ -181,7 +187,7 @@ def kafka_cluster() -> Iterator[Cluster]:
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="kafka-bench-", ignore_cleanup_errors=True))
         )
-        files = [_settings(folder, node, ports) for node in ports]
+        files = [_settings(folder, node, ports, settings) for node in ports]
         for file in files:
             _format(command, cluster_id, file)
         began = time.monotonic()
@@ -229,7 +235,7 @@ def kafka_broker() -> Iterator[str]:
             process.wait()
 
 
-def _settings(folder: Path, node: int, ports: Mapping[int, int]) -> Path:
+def _settings(folder: Path, node: int, ports: Mapping[int, int], more: Mapping[str, str]) -> Path:
     """Write the properties of one node; return their file."""
     is_controller = node in CONTROLLERS
     voters = ",".join(f"{voter}@127.0.0.1:{ports[voter]}" for voter in CONTROLLERS)
@@ -246,7 +252,7 @@ def _settings(folder: Path, node: int, ports: Mapping[int, int]) -> Path:
     }
     file = folder / str(node) / "server.properties"
     file.parent.mkdir()
-    _write(file, settings)
+    _write(file, {**settings, **more})
     return file
 
 

@@ -8,15 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
+TICKS_MAX: Final = 20
+
 
 @dataclass(frozen=True)
 class Panel:
-    """One diagram: lines over a common x axis.  aim: drawn as a dashed line with its label."""
+    """One diagram: lines over a common x axis.
+
+    aim: drawn as a dashed line with its label.  x_names: labels for the values of x.
+    """
 
     title: str
     x_label: str
@@ -25,6 +30,7 @@ class Panel:
     lines: Mapping[str, Sequence[float]]
     aim: tuple[float, str] | None = None
     log_x: bool = False
+    log_y: bool = False
     x_names: Sequence[str] = field(default=())
 
 
@@ -44,15 +50,28 @@ def draw(path: Path, panels: Sequence[Panel]) -> bool:
             axes.axhline(panel.aim[0], linestyle="--", color="grey", label=panel.aim[1])
         if panel.log_x:
             axes.set_xscale("log")
-        names = panel.x_names or [f"{value:,.0f}" for value in panel.x]
-        axes.set_xticks(list(panel.x), labels=list(names))
+        ticks = ticks_of(panel)
+        axes.set_xticks([at for at, _ in ticks], labels=[name for _, name in ticks])
         axes.minorticks_off()
-        axes.set_ylim(bottom=0)
+        if panel.log_y:
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
         axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         axes.grid(alpha=0.3)
         axes.legend()
     figure.savefig(path, dpi=110, metadata={"Software": None})
     return True
+
+
+def ticks_of(panel: Panel) -> list[tuple[float, str]]:
+    """Return positions and labels for the x axis: of all values, or of at most `TICKS_MAX` values at equal distances.
+
+    The last value of a step has a label, so minutes 1 to 60 get the labels 3, 6, …, 60.
+    """
+    names = panel.x_names or [f"{value:,.0f}" for value in panel.x]
+    step = -(-len(panel.x) // TICKS_MAX)
+    return list(zip(panel.x, names, strict=True))[step - 1 :: step]
 
 
 def show(title: str, rows: Sequence[Mapping[str, Any]], aims: Mapping[str, str] | None = None) -> None:
