@@ -4,7 +4,7 @@ There are three voters and three brokers, as real processes on one machine.  A t
 replicas each, and min.insync.replicas 2.  Each partition has a writer, which sends one record at a time and waits for
 its acknowledgement.  The killed broker leads two of the partitions and follows the others.  Each kill measures:
 
-    follower_stall_s  the longest wait of a writer to a partition that the killed broker follows
+    follower_stall_s  the longest wait of a writer to a partition that the killed broker followed
     leader_stall_s    the longest wait of a writer to a partition that the killed broker led
 
 Each is measured with `broker.fence.on.refusal` and without; without it, most of the wait is the session timeout (6 s).

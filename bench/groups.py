@@ -3,12 +3,12 @@
 idle: the memory and the processor time of all servers, while 10,000 groups have a million committed offsets and nobody
 sends a request.
 load: one partition of the topic for groups holds a million committed offsets, 100 of each of 10,000 groups.  The
-partition's leader is stopped until another broker leads it; the figure is the time that this coordinator itself reports
-for its load.
+partition's leader is stopped until another broker leads it; the figure is the time that the new coordinator reports for
+its load.
 commits: 16 loops, each with a group of its own, commit the offset of one partition, one commit after another.
 joins: members of the classic protocol join an empty group, each with a connection of its own; then one more member
-joins, and all others join again.  The servers' processor time depends less on the load of the machine than the
-duration, which consists mostly of group.initial.rebalance.delay.ms (3 s in both clusters).
+joins, and all others join again.  The duration consists mostly of group.initial.rebalance.delay.ms (3 s in both
+clusters), and depends on the load of the machine.  The servers' processor time depends less on it.
 
 The clients are small asyncio programs, the same for both clusters.
 """
@@ -86,7 +86,7 @@ def run(tiny: bool) -> dict[str, Any]:
 
 
 async def _warm(cluster: Cluster, size: Size) -> None:
-    """Commit all offsets; then run the other measurements once, in which Java compiles."""
+    """Commit all offsets.  In full size, also run the commits and the smallest joins, so that Java compiles them."""
     await _commit_many(cluster, size)
     if size.moves:
         await _commits(cluster, -1, size)
@@ -133,10 +133,11 @@ async def _commit_many(cluster: Cluster, size: Size) -> None:
 
         expected: set[bytes] = set()
         await commit(names[0])
-        await _in_turns(names[1:], commit)
+        await _in_parallel(names[1:], commit)
 
 
-async def _in_turns(items: Sequence[str], work: Callable[[str], Awaitable[None]]) -> None:
+async def _in_parallel(items: Sequence[str], work: Callable[[str], Awaitable[None]]) -> None:
+    """Do the work for all items, COMMITTERS at a time."""
     left = iter(items)
 
     async def loop() -> None:

@@ -577,7 +577,7 @@ class CompactedReplica:
 
     def __init__(self, compacted: History, monkeypatch: pytest.MonkeyPatch) -> None:
         self.history = compacted
-        self.log: Any = SimpleNamespace(key=compacted.key, directory_id=UUID(int=2), start_offset=0)
+        self.log = cast(Any, SimpleNamespace(key=compacted.key, directory_id=UUID(int=2), start_offset=0))
         self.run = BrokerRun(1, cast(Any, SimpleNamespace(_sources=SimpleNamespace(wall_ms=lambda: NOW_MS))))
         self.watch = compactions.CompactionWatch(Evidence(frozenset(), {}), lambda: 20.0)
         self.present = [
