@@ -198,9 +198,13 @@ def test_one_bad_partition_refuses_the_whole_plan(kctl: Kctl, tmp_path: Path) ->
     assert replicas(kctl, "whole") == [[11, 12]]
 
 
-def test_a_plan_with_more_partitions_than_fit_into_one_batch_is_refused(kctl: Kctl, tmp_path: Path) -> None:
-    refused = kctl("reassign", "start", "--plan", plan_file(tmp_path / "p", "t", *[[11, 12]] * 10_000), "-o", "json")
-    assert (refused.returncode, json.loads(refused.stderr)["error"]) == (5, "POLICY_VIOLATION")
+def test_a_plan_of_several_requests_is_checked_as_a_whole(kctl: Kctl, tmp_path: Path) -> None:
+    made(kctl, "several", "11:12")
+    plan = json.loads(Path(plan_file(tmp_path / "p", "missing", *[[11, 12]] * 10_000)).read_text())
+    plan["partitions"].insert(0, {"topic": "several", "partition": 0, "replicas": [13, 14]})
+    refused = kctl("reassign", "start", "--plan", "-", "-o", "json", stdin=json.dumps(plan))
+    assert (refused.returncode, json.loads(refused.stderr)["error"]) == (3, "UNKNOWN_TOPIC_OR_PARTITION")
+    assert replicas(kctl, "several") == [[11, 12]]
 
 
 WRONG: dict[str, Any] = {
