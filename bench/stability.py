@@ -53,7 +53,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
     OURS: {"metadata.snapshot.interval.ms": "600000"},
     KAFKA: {"metadata.log.max.snapshot.interval.ms": "600000", "log.retention.check.interval.ms": "60000"},
 }
-"""Configs of all nodes.  quorumlog applies retention every minute, too."""
+"""Configs of all nodes.  Kafka applies retention every minute, as quorumlog always does."""
 EVENTS: Final = {"snapshots": "snapshot taken", "compactions": "log compacted"}
 """Texts by which lines in the logs of quorumlog are counted.  The logs of Kafka are not searched."""
 LATENCIES: Final = ("p50, ms", "p99, ms", "p99.9, ms")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +11,22 @@ import click
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers as brokers_module
-from quorumlog.kctl import inputs
 from quorumlog.kctl.context import Context, Group, so_on_return, with_loop
 from quorumlog.kctl.directories import PlannedDirectories, open_log_dirs, summary, wanted_in, worst_state
-from quorumlog.kctl.numbers import IntRange, whole
+from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.reads import Reads
-from quorumlog.kctl.reassign_plan import FORM, ID_MAX, PLAN_SIZE_MAX, Move, document, moved, parse, propose
+from quorumlog.kctl.reassign_options import (
+    broker_ids,
+    brokers_option,
+    factor_option,
+    load,
+    plan_option,
+    throttle_option,
+    topic_option,
+)
+from quorumlog.kctl.reassign_plan import ID_MAX, Move, document, moved, propose
 from quorumlog.kctl.reassign_progress import Sizes, Watch, blocked_reason, list_ongoing, state_of, waited_for
+from quorumlog.kctl.reassign_requests import alter, cancelled
 from quorumlog.kctl.topic_reads import describe_all_topics, describe_topics
 from quorumlog.kctl.topics import dry_run_option
 from quorumlog.wire.errors import ApiError
@@ -28,10 +36,6 @@ if TYPE_CHECKING:
     from quorumlog.client.controller import ControllerClient
     from quorumlog.client.reads import Caller
 
-NO_THROTTLE = -1
-_DIGITS = re.compile(r"[0-9]{1,19}")
-REQUEST_MAX = 9_999
-"""Maximum number of partitions in one request; the controller refuses more.  A larger plan takes several requests."""
 TOPICS_SHOWN_MAX = 5
 DIRECTORIES_SHOWN_MAX = 20
 CANCEL_PLAN = "kctl reassign cancel --plan FILE.json"
@@ -47,81 +51,14 @@ def group() -> None:
     """
 
 
-def _broker_ids(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        ids = tuple(whole(each) for each in text.split(","))
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not like 1,2,3 (broker ids)") from None
-    if len(set(ids)) != len(ids):
-        raise click.BadParameter(f"{text!r} names a broker twice")
-    if any(not 0 <= each <= ID_MAX for each in ids):
-        raise click.BadParameter(f"{text!r} has a broker id out of range 0..{ID_MAX}")
-    return ids
-
-
-def _bytes(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    """Return the bytes in `50000000`, `50M` or `50MiB`, and NO_THROTTLE for `none` or -1."""
-    if text is None:
-        return None
-    if text.lower() in ("none", "-1"):
-        return NO_THROTTLE
-    units = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-    digits = text.rstrip("kKmMgGiIbB")
-    factor = units.get(text[len(digits) :].lower())
-    if factor is None or not _DIGITS.fullmatch(digits) or not 0 < int(digits) * factor < 2**63:
-        raise click.BadParameter(f"{text!r} is not like 50000000, 50M or 50MiB (bytes a second), or none")
-    return int(digits) * factor
-
-
-async def _load(path: str | None, *, may_be_empty: bool = False) -> list[Move] | None:
-    """Return the plan in a file; None without a file.
-
-    may_be_empty: accept a plan without partitions.
-
-    Raises:
-        ClusterError: INVALID_PLAN.
-    """
-    if path is None:
-        return None
-    try:
-        data = await inputs.read(path, "the plan", PLAN_SIZE_MAX)
-        text = inputs.text_of(data)
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else f"it is not text: {error}"
-        next_step = f"name a file that holds {FORM}, or - for standard input"
-        raise ClusterError(ApiError.INVALID_PLAN, f"the plan {path!a} cannot be read: {why}", next_step) from None
-    name = "standard input" if path == inputs.STANDARD_INPUT else ascii(path)
-    if len(data) > PLAN_SIZE_MAX:
-        raise ClusterError(ApiError.INVALID_PLAN, f"{name} is larger than {PLAN_SIZE_MAX} bytes", "split it")
-    return parse(text, name, may_be_empty=may_be_empty)
-
-
-_plan_option = click.option("--plan", "path", metavar="FILE.json", help="A plan; - reads standard input.")
-_topic_option = click.option("--topic", "topics", multiple=True, metavar="T", help="All partitions of a topic.")
-_brokers_option = click.option(
-    "--brokers", callback=_broker_ids, metavar="1,2,3", help="Brokers for the topic's replicas."
-)
-_factor_option = click.option(
-    "--replication-factor", type=IntRange(1, 32_767), help="Copies of each partition (default: as many as now)."
-)
-_throttle_option = click.option(
-    "--throttle",
-    callback=_bytes,
-    metavar="BYTES",
-    help="Maximum bytes per second that a broker copies, until the last reassignment ends; none removes the limit.",
-)
-
-
 # generate
 
 
 @group.command("generate")
-@_topic_option
-@_brokers_option
-@_factor_option
-@_plan_option
+@topic_option
+@brokers_option
+@factor_option
+@plan_option
 @click.option(
     "--drain",
     type=IntRange(0, ID_MAX),
@@ -144,7 +81,7 @@ async def generate(
     which `start --plan` accepts as well.  Without --brokers, the plan uses all brokers that are unfenced and not
     cordoned.  With --plan instead of --topic, the new plan is for the partitions in that plan.
     """
-    plan = await _load(path)
+    plan = await load(path)
     if (bool(topics) == (plan is not None)) and (drain is None or plan is not None):
         raise click.UsageError("give --topic, --drain, or a --plan whose partitions are to be reassigned")
     if drain is not None and drain in (brokers or ()):
@@ -276,11 +213,11 @@ def _open_brokers(context: Context, known: dict[int, dict[str, Any]]) -> list[in
 
 
 @group.command("start")
-@_plan_option
-@_topic_option
-@_brokers_option
-@_factor_option
-@_throttle_option
+@plan_option
+@topic_option
+@brokers_option
+@factor_option
+@throttle_option
 @click.option("--replace", is_flag=True, help="Give an unfinished reassignment another target.")
 @dry_run_option
 @click.option("--wait", is_flag=True, help="Wait until all replicas are moved; show progress on standard error.")
@@ -303,7 +240,7 @@ async def start(
     that directory; a new replica is created in it.  `--throttle` alone changes the current throttle.
     A plan without partitions succeeds and changes nothing: `generate --drain` makes one for an empty broker.
     """
-    plan = await _load(path, may_be_empty=True)
+    plan = await load(path, may_be_empty=True)
     _check_sources(plan, topics, brokers, replication_factor, alone=throttle is not None, takes_factor=True)
     if plan == []:
         _report_empty(context)
@@ -316,7 +253,7 @@ async def start(
             )
         try:
             directories = await _place(client, context, moves, dry_run, replace)
-            reply = await _alter(client, context, moves, dry_run, throttle=throttle, replace=replace)
+            reply = await alter(client, context, moves, dry_run, throttle=throttle, replace=replace)
         except ClusterError as error:
             wanted = {broker for move in moves for broker in move.replicas}
             raise await brokers_module.specific_refusal(error, client, context, wanted) from error
@@ -370,7 +307,7 @@ async def _place(
         planned = PlannedDirectories(context, log_dirs, wanted)
         before = await planned.look()
         if not dry_run:
-            await _alter(client, context, moves, dry_run=True, replace=replace)
+            await alter(client, context, moves, dry_run=True, replace=replace)
             await planned.request(before)
     return planned.rows(before)
 
@@ -395,58 +332,6 @@ def _check_sources(
         raise click.UsageError("--brokers and --replication-factor need --topic")
     if plan is not None and (brokers is not None or factor is not None):
         raise click.UsageError("a plan names the brokers itself")
-
-
-async def _alter(
-    client: ControllerClient, context: Context, moves: Sequence[Move], dry_run: bool, **options: Any
-) -> Any:
-    """Request reassignments, in several requests if there are more than REQUEST_MAX, and return one reply.
-
-    Raises:
-        ClusterError: the refusal of a request.  Nothing was changed if it was the first one.
-    """
-    pieces = [moves[first : first + REQUEST_MAX] for first in range(0, len(moves), REQUEST_MAX)] or [moves]
-    if len(pieces) > 1 and not dry_run:
-        for piece in pieces:
-            await _request(client, context, piece, True, **options)
-    replies: list[Any] = []
-    for piece in pieces:
-        try:
-            replies.append(await _request(client, context, piece, dry_run, **options))
-        except ClusterError as error:
-            raise _after(replies, error) from error
-    return _combined(replies)
-
-
-async def _request(
-    client: ControllerClient, context: Context, moves: Sequence[Move], dry_run: bool, **options: Any
-) -> Any:
-    from quorumlog.wire import rpcs
-    from quorumlog.wire.v1 import controller_pb2 as pb
-
-    request = pb.AlterReassignmentsRequest(header=pb.RequestHeader(validate_only=dry_run), **options)
-    for move in moves:
-        request.partitions.add(topic=move.topic, index=move.partition, replicas=move.replicas)
-    return await client.call(rpcs.ALTER_REASSIGNMENTS, request, context.left_s)
-
-
-def _after(replies: Sequence[Any], error: ClusterError) -> ClusterError:
-    """Return the error of a request; its message contains the number of partitions of earlier requests."""
-    if not replies:
-        return error
-    count = counted(sum(len(each.partitions) for each in replies), "partition")
-    text = f"{error.message}; requests for {count} were accepted before, and the command can be repeated"
-    return ClusterError(error.code, text, error.next_step, retriable=error.retriable)
-
-
-def _combined(replies: Sequence[Any]) -> Any:
-    """Return the replies to the requests of one plan as one reply."""
-    whole, *others = replies
-    for each in others:
-        whole.changed = whole.changed or each.changed
-        whole.offset = max(whole.offset, each.offset)
-        whole.partitions.extend(each.partitions)
-    return whole
 
 
 def _report(
@@ -517,10 +402,10 @@ def _report(
 
 
 @group.command("status")
-@_plan_option
-@_topic_option
+@plan_option
+@topic_option
 @click.option(
-    "--brokers", callback=_broker_ids, metavar="1,2,3",
+    "--brokers", callback=broker_ids, metavar="1,2,3",
     help="Only partitions that add or remove a replica on one of these brokers.",
 )  # fmt: skip
 @with_loop
@@ -530,7 +415,7 @@ async def status(context: Context, path: str | None, topics: tuple[str, ...], br
     state: copying; waiting (all added replicas are in sync, but too few replicas would remain in sync); broker_down (it
     needs brokers that are down); no_leader.
     """
-    plan = await _load(path)
+    plan = await load(path)
     async with context.client() as client:
         reads = Reads(context, client)
         everything, throttle = await list_ongoing(reads, (), context.left_s)
@@ -598,8 +483,8 @@ def _is_wanted(ongoing: Any, topics: Sequence[str], brokers: tuple[int, ...] | N
 
 
 @group.command("cancel")
-@_plan_option
-@_topic_option
+@plan_option
+@topic_option
 @click.option(
     "--partition",
     "indexes",
@@ -626,7 +511,7 @@ async def cancel(
     or --partition that are no longer being reassigned.  A move to another directory of the same broker is not a
     reassignment: to cancel it, start a plan that names the current directory.
     """
-    plan = await _load(path)
+    plan = await load(path)
     if (plan is not None) + bool(topics) + everything != 1:
         raise click.UsageError("give one of --plan FILE.json, --topic T and --all")
     if indexes and len(topics) != 1:
@@ -638,7 +523,7 @@ async def cancel(
             found = await _described(client, context, topics)
             _check_known({(topic.name, each.index) for topic in found for each in topic.partitions}, sorted(planned))
         try:
-            reply, moves = await _cancelled(client, context, planned, topics, dry_run)
+            reply, moves = await cancelled(client, context, planned, topics, dry_run)
         except ClusterError as error:
             if error.code == ApiError.NO_REASSIGNMENT_IN_PROGRESS and wanted_in(plan or ()):
                 raise ClusterError(error.code, error.message, CANCEL_DIRECTORY_MOVE) from error
@@ -656,49 +541,13 @@ async def cancel(
     )
 
 
-async def _cancelled(
-    client: ControllerClient, context: Context, planned: set[Key], topics: Sequence[str], dry_run: bool
-) -> tuple[Any, list[Move]]:
-    """Cancel the reassignments of the planned partitions, of these topics, or of all partitions.
-
-    The controller cancels all partitions of a request or none.  If a reassignment ends after the reassignments were
-    listed, the request is refused.  Then the list and the request are repeated, so that the others are cancelled.
-    """
-    replies: list[Any] = []
-    done: list[Move] = []
-    while True:
-        ongoing, _ = await list_ongoing(client, planned, context.left_s)
-        known = {(move.topic, move.partition) for move in done}
-        left = [
-            Move(each.topic, each.index, ())
-            for each in ongoing
-            if (not topics or each.topic in topics) and (each.topic, each.index) not in known
-        ]
-        if not left:
-            break
-        piece = left[:REQUEST_MAX]
-        try:
-            replies.append(await _request(client, context, piece, dry_run))
-        except ClusterError as error:
-            if error.code != ApiError.NO_REASSIGNMENT_IN_PROGRESS:
-                raise _after(replies, error) from error
-            continue
-        done += piece
-        if piece == left:
-            break
-    if not done:
-        text = "no reassignment is in progress"
-        raise ClusterError(ApiError.NO_REASSIGNMENT_IN_PROGRESS, text, "kctl reassign status")
-    return _combined(replies), done
-
-
 # verify
 
 
 @group.command("verify")
-@_plan_option
-@_topic_option
-@_brokers_option
+@plan_option
+@topic_option
+@brokers_option
 @with_loop
 async def verify(context: Context, path: str | None, topics: tuple[str, ...], brokers: tuple[int, ...] | None) -> None:
     """Compare a plan, or a topic and its brokers, with the cluster.
@@ -706,7 +555,7 @@ async def verify(context: Context, path: str | None, topics: tuple[str, ...], br
     state: complete; in_progress (exit code 4); different (exit code 1); missing (exit code 3).  If the plan names data
     directories, each replica must be in the planned directory, and the command shows the replicas that are not.
     """
-    plan = await _load(path)
+    plan = await load(path)
     _check_sources(plan, topics, brokers, takes_factor=False)
     async with context.client() as client:
         reads = Reads(context, client)

@@ -37,9 +37,9 @@ MUTANTS = (
     ),
     Mutant(
         "kctl reassign cancel accepts an empty plan and cancels all reassignments",
-        "quorumlog/kctl/reassign.py",
-        "async def _load(path: str | None, *, may_be_empty: bool = False)",
-        "async def _load(path: str | None, *, may_be_empty: bool = True)",
+        "quorumlog/kctl/reassign_options.py",
+        "async def load(path: str | None, *, may_be_empty: bool = False)",
+        "async def load(path: str | None, *, may_be_empty: bool = True)",
         (f"{REASSIGN_TESTS}::test_draining_an_empty_broker_succeeds_and_changes_nothing",),
     ),
     Mutant(
@@ -218,14 +218,14 @@ MUTANTS = (
     ),
     Mutant(
         "kctl reassign start sends the first requests of a large plan before it has checked the others",
-        "quorumlog/kctl/reassign.py",
+        "quorumlog/kctl/reassign_requests.py",
         "    if len(pieces) > 1 and not dry_run:\n",
         "    if len(pieces) > 2 and not dry_run:\n",
         (f"{REASSIGN_TESTS}::test_a_large_plan_is_checked_as_a_whole_and_started_in_several_requests",),
     ),
     Mutant(
         "kctl reassign cancel sends more partitions than one request may have",
-        "quorumlog/kctl/reassign.py",
+        "quorumlog/kctl/reassign_requests.py",
         "        piece = left[:REQUEST_MAX]\n",
         "        piece = left\n",
         (f"{REASSIGN_TESTS}::test_many_reassignments_are_cancelled_in_several_requests",),

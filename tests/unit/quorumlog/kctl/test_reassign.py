@@ -15,7 +15,7 @@ import pytest
 from metadata.control.reassign import CHANGES_MAX
 from metadata.records import RECORDS_PER_BATCH_MAX
 from quorumlog.errors import ClusterError
-from quorumlog.kctl import elections, reassign, reassign_progress
+from quorumlog.kctl import elections, reassign, reassign_progress, reassign_requests
 from quorumlog.kctl.main import run
 from quorumlog.kctl.reassign_plan import Move
 from quorumlog.kctl.reassign_progress import blocked_reason, summary
@@ -301,7 +301,7 @@ def test_start_with_a_different_throttle_reports_a_change(
 
 
 def test_the_controller_accepts_as_many_partitions_as_kctl_names_in_one_request() -> None:
-    assert reassign.REQUEST_MAX == CHANGES_MAX
+    assert reassign_requests.REQUEST_MAX == CHANGES_MAX
     assert elections.PARTITIONS_PER_REQUEST == RECORDS_PER_BATCH_MAX
 
 
@@ -337,7 +337,7 @@ def sent(cluster: FakeClient) -> list[tuple[bool, list[int]]]:
 def test_a_large_plan_is_checked_as_a_whole_and_started_in_several_requests(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reassign, "REQUEST_MAX", 1)  # the controller refuses requests with more than 9,999
+    monkeypatch.setattr(reassign_requests, "REQUEST_MAX", 1)  # the controller refuses requests with more than 9,999
     checked, first, second = [(True, [0]), (True, [1])], altered((0, True, "")), altered((1, True, ""))
     cluster.replies[rpcs.ALTER_REASSIGNMENTS] = [first, second, first, second]
     assert run([*START, "-o", "json"]) == 0
@@ -510,7 +510,7 @@ def test_cancel_continues_although_one_of_the_reassignments_ends_meanwhile(
 def test_many_reassignments_are_cancelled_in_several_requests(
     cluster: FakeClient, dry_run: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reassign, "REQUEST_MAX", 1)
+    monkeypatch.setattr(reassign_requests, "REQUEST_MAX", 1)
     everything = going_on(ongoing(), ongoing(index=1))
     rest = everything if dry_run else going_on(ongoing(index=1))
     cluster.replies[rpcs.LIST_REASSIGNMENTS] = [everything, rest, rest]
