@@ -63,22 +63,16 @@ TINY: Final = Size(1, 5_000, 1 << 20, 200, 0.5, 60.0, 1)
 
 def run(tiny: bool) -> dict[str, Any]:
     size = TINY if tiny else FULL
-    result = alternate(
-        PORT_BASE,
-        size.rounds,
-        lambda cluster, number: _round(cluster, str(number), size),
-        tiny=tiny,
-        warm=lambda cluster: _warm(cluster, size, tiny),
-    ).result()
+    result = alternate(PORT_BASE, size, _round, tiny=tiny, warm=_warm).result()
     return {"records": size.records, "records_a_second": size.rate, **result}
 
 
-def _warm(cluster: Cluster, size: Size, tiny: bool) -> None:
-    if not tiny:
+def _warm(cluster: Cluster, size: Size) -> None:
+    if size is not TINY:
         _round(cluster, "warm", size._replace(records=size.records // 4, records_min=1))
 
 
-def _round(cluster: Cluster, number: str, size: Size) -> Figures:
+def _round(cluster: Cluster, number: int | str, size: Size) -> Figures:
     cleaned, written = f"cleaned-{number}", f"written-{number}"
     cluster.create(cleaned, PARTITIONS, SYNCED, {"segment.bytes": str(size.segment_bytes)})
     cluster.create(written, 1, SYNCED)

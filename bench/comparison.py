@@ -55,13 +55,7 @@ TINY = Size(1, 0.3, 0.5, 0.0, (Load(1000, 1),), (500,), (CACHED,))
 
 def run(tiny: bool) -> dict[str, Any]:
     size = TINY if tiny else FULL
-    return alternate(
-        PORT_BASE,
-        size.rounds,
-        lambda cluster, number: _round(cluster, number, size),
-        tiny=tiny,
-        warm=lambda cluster: warm_up(cluster, size.modes, size.warm_s),
-    ).result()
+    return alternate(PORT_BASE, size, _round, tiny=tiny, warm=warm_up).result()
 
 
 def _round(cluster: Cluster, number: int, size: Size) -> Figures:

@@ -6,7 +6,7 @@ import functools
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
@@ -143,6 +143,17 @@ def flush(sender: Producer, topic: str) -> None:
     assert left == 0, f"{left} records of {topic} were not acknowledged within {DEADLINE_S:g} s"
 
 
+def wait_for_reports(sender: Producer, topic: str) -> None:
+    """Return as soon as every record is acknowledged; `flush` looks only every 10 ms.
+
+    sender: made with `delivery_report_only_error=False`.
+    """
+    deadline = time.monotonic() + DEADLINE_S
+    while len(sender):
+        assert time.monotonic() < deadline, f"no acknowledgement of {topic} within {DEADLINE_S:g} s"
+        sender.poll(1.0)
+
+
 def consume(cluster: Cluster, topic: str, partitions: int, count: int, **settings: Any) -> float:
     """Return the seconds from the assignment to the last of `count` records.  settings: passed on to `consumer`."""
     reader = consumer(cluster, **settings)
@@ -183,14 +194,21 @@ def rates(cluster: Cluster, topic: str, mode: str, load: Load, seconds: float) -
     return Rates(megabytes / took, megabytes / read_s, (between - before) / gigabytes, (after - between) / gigabytes)
 
 
-def warm_up(cluster: Cluster, modes: Sequence[str], seconds: float) -> None:
-    """Produce and consume in all modes together for some seconds, in which Java compiles; nothing if 0."""
-    if not seconds:
-        return
-    for mode in modes:
+class Warming(Protocol):
+    """How long a cluster is warmed up.  warm_s: seconds of load in all modes together; 0: none."""
+
+    @property
+    def modes(self) -> Sequence[str]: ...
+    @property
+    def warm_s(self) -> float: ...
+
+
+def warm_up(cluster: Cluster, size: Warming) -> None:
+    """Produce and consume, so that Java has compiled."""
+    for mode in size.modes if size.warm_s else ():
         topic = f"warm-{mode.replace(' ', '-')}"
         cluster.create(topic, 12, mode)
-        count = produce(cluster, topic, Load(1000, 12), seconds / len(modes))[0]
+        count = produce(cluster, topic, Load(1000, 12), size.warm_s / len(size.modes))[0]
         consume(cluster, topic, 12, count)
         cluster.delete(topic)
 

@@ -90,7 +90,7 @@ def etcd_cluster(members: int) -> Iterator[EtcdCluster]:
 
 
 def leader_of(statuses: dict[str, dict[str, Any]]) -> str | None:
-    """Return the address of the leader that all members report; None if they do not agree, or there is none.
+    """Return the address of the leader if all members report the same one; otherwise None.
 
     statuses: the answer to Maintenance/Status, by address.  A member that knows no leader omits it.
     """

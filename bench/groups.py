@@ -77,10 +77,10 @@ def run(tiny: bool) -> dict[str, Any]:
     size = TINY if tiny else FULL
     result = alternate(
         PORT_BASE,
-        size.rounds,
-        lambda cluster, number: asyncio.run(_round(cluster, number, size)),
+        size,
+        lambda *arguments: asyncio.run(_round(*arguments)),
         tiny=tiny,
-        warm=lambda cluster: asyncio.run(_warm(cluster, size)),
+        warm=lambda *arguments: asyncio.run(_warm(*arguments)),
     ).result()
     return {"offsets": size.groups * PARTITIONS, **result}
 

@@ -39,6 +39,16 @@ class Suspendable(Protocol):
 SuspendableT = TypeVar("SuspendableT", bound=Suspendable)
 
 
+class Sized(Protocol):
+    """How much a bench measures."""
+
+    @property
+    def rounds(self) -> int: ...
+
+
+SizedT = TypeVar("SizedT", bound=Sized)
+
+
 @dataclass(frozen=True)
 class Rounds:
     """The figures of all rounds by cluster, and the figures that were taken once, at the start.
@@ -97,13 +107,15 @@ def turns(clusters: Sequence[SuspendableT], count: int) -> Iterator[tuple[Suspen
 
 def alternate(
     port_base: int,
-    count: int,
-    measure: Callable[[Cluster, int], Figures],
+    size: SizedT,
+    measure: Callable[[Cluster, int, SizedT], Figures],
     *,
     tiny: bool,
-    warm: Callable[[Cluster], None] | None = None,
+    warm: Callable[[Cluster, SizedT], None],
 ) -> Rounds:
     """Start the clusters, warm each one up, and call `measure` with a cluster and the number of the round.
+
+    size: passed on to `measure` and `warm`.
 
     port_base: the first port of quorumlog's cluster; Kafka's takes free ones.
     """
@@ -118,14 +130,13 @@ def alternate(
                 missing = str(reason)
         once = {each.name: {"start_s": each.start_s, "idle_mib": each.resident_mib()} for each in clusters}
         for cluster in clusters:
-            if warm is not None:
-                warm(cluster)
+            warm(cluster, size)
             cluster.pause()
-        for cluster, number in turns(clusters, count):
+        for cluster, number in turns(clusters, size.rounds):
             with taken.watch(cluster):
-                found = measure(cluster, number)
+                found = measure(cluster, number, size)
             taken.add(cluster, found)
-    return Rounds(count, taken.figures, once, taken.others, missing)
+    return Rounds(size.rounds, taken.figures, once, taken.others, missing)
 
 
 def uses_java(tiny: bool) -> bool:

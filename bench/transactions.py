@@ -37,6 +37,7 @@ from bench.confluent import (
     producer,
     send,
     values_of,
+    wait_for_reports,
 )
 from bench.plots import Panel, show
 from bench.rounds import Figures, alternate, uses_java
@@ -78,13 +79,7 @@ TINY: Final = Size(1, 0.3, 0.0, 2_000, (1, 3), (SYNCED,))
 
 def run(tiny: bool) -> dict[str, Any]:
     size = (TINY if tiny else FULL)._replace(tool=_tool() if uses_java(tiny) else ())
-    return alternate(
-        PORT_BASE,
-        size.rounds,
-        lambda cluster, number: _round(cluster, str(number), size),
-        tiny=tiny,
-        warm=lambda cluster: _warm(cluster, size),
-    ).result()
+    return alternate(PORT_BASE, size, _round, tiny=tiny, warm=_warm).result()
 
 
 def _warm(cluster: Cluster, size: Size) -> None:
@@ -93,7 +88,7 @@ def _warm(cluster: Cluster, size: Size) -> None:
         _round(cluster, "warm", size._replace(seconds=size.warm_s / len(size.partitions) / len(size.modes) / 3))
 
 
-def _round(cluster: Cluster, number: str, size: Size) -> Figures:
+def _round(cluster: Cluster, number: int | str, size: Size) -> Figures:
     found: Figures = {}
     for mode in size.modes:
         _make_decisions_durable(cluster, mode)
@@ -111,7 +106,7 @@ def _make_decisions_durable(cluster: Cluster, mode: str) -> None:
             cluster.configure(topic, {"flush.messages": "1" if mode == SYNCED else str(2**63 - 1)})
 
 
-def _transactions(cluster: Cluster, number: str, mode: str, partitions: int, size: Size) -> Figures:
+def _transactions(cluster: Cluster, number: int | str, mode: str, partitions: int, size: Size) -> Figures:
     topic = f"transactions-{mode.replace(' ', '-')}-{partitions}-{number}"
     cluster.create(topic, partitions, mode)
     value = values_of(RECORD_BYTES)[0]
@@ -139,15 +134,15 @@ def _transactions(cluster: Cluster, number: str, mode: str, partitions: int, siz
 
 def _plain(cluster: Cluster, topic: str, partitions: int, value: bytes, seconds: float) -> float:
     """Return the median milliseconds in which records for all partitions are acknowledged."""
-    sender = producer(cluster, 0)
+    sender = producer(cluster, 0, delivery_report_only_error=False)
     taken: list[float] = []
     _to_all(sender, topic, partitions, value)
-    flush(sender, topic)
+    wait_for_reports(sender, topic)
     until = time.monotonic() + seconds
     while not taken or time.monotonic() < until:
         began = time.monotonic()
         _to_all(sender, topic, partitions, value)
-        flush(sender, topic)
+        wait_for_reports(sender, topic)
         taken.append(1e3 * (time.monotonic() - began))
     return median(taken)
 

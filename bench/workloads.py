@@ -44,6 +44,7 @@ from bench.confluent import (
     producer,
     rates,
     values_of,
+    wait_for_reports,
     warm_up,
 )
 from bench.crowd import crowd
@@ -86,13 +87,7 @@ TINY: Final = Size(1, 0.0, 20, 0.5, 20, 0.3, 5.0, (1, 4), (CACHED,))
 
 def run(tiny: bool) -> dict[str, Any]:
     size = TINY if tiny else FULL
-    return alternate(
-        PORT_BASE,
-        size.rounds,
-        lambda cluster, number: _round(cluster, number, size),
-        tiny=tiny,
-        warm=lambda cluster: warm_up(cluster, size.modes, size.warm_s),
-    ).result()
+    return alternate(PORT_BASE, size, _round, tiny=tiny, warm=warm_up).result()
 
 
 def _round(cluster: Cluster, number: int, size: Size) -> Figures:
@@ -262,9 +257,7 @@ def _one_by_one(sender: Producer, topic: str, number: int, seconds: float) -> li
     while not taken or time.monotonic() < until:
         began = time.monotonic()
         sender.produce(topic, value, partition=number % PARTITIONS)
-        while len(sender):  # `flush` would look only every 10 ms
-            assert time.monotonic() < began + DEADLINE_S, f"no acknowledgement of {topic} within {DEADLINE_S:g} s"
-            sender.poll(1.0)
+        wait_for_reports(sender, topic)
         taken.append(1e3 * (time.monotonic() - began))
     return taken
 
