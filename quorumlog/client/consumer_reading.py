@@ -162,6 +162,7 @@ class Reading:
             position = self.positions.get(partition)
             if position is not None and position.reset_at < since:
                 self.in_progress.release({partition})
+                position.committed = None  # brokers delete the offsets of deleted topics
                 position.move(None)
         self.starting.wake()
         self.fetcher.wake()

@@ -1229,4 +1229,18 @@ MUTANTS = (
         "        if True:\n",
         (f"{COMMIT_TESTS}::test_a_leader_that_does_not_answer_hides_no_removed_partition_from_the_group",),
     ),
+    Mutant(
+        "an offset that was deleted with its topic counts as committed after a look",
+        CONSUMER_READING,
+        "                position.committed = None  # brokers",
+        "                pass  # brokers",
+        (f"{COMMIT_TESTS}::test_an_offset_is_committed_again_if_its_topic_was_created_again",),
+    ),
+    Mutant(
+        "an offset that was deleted with its topic counts as committed after a reset",
+        STARTING,
+        "                    position.committed = None  # perhaps",
+        "                    pass  # perhaps",
+        (f"{COMMIT_TESTS}::test_an_offset_is_committed_again_if_its_topic_was_created_again",),
+    ),
 )

@@ -463,6 +463,33 @@ async def test_a_member_reads_a_topic_that_was_created_again_from_its_start(
         assert (record.partition, record.offset) == (1, 0)
 
 
+@pytest.mark.parametrize("is_paused", [True, False])
+async def test_an_offset_is_committed_again_if_its_topic_was_created_again(
+    monkeypatch: pytest.MonkeyPatch, is_paused: bool
+) -> None:
+    """The brokers delete the offsets of a deleted topic, so the same offset of the new topic is not committed yet.
+
+    is_paused: the consumer notices the new topic when it looks at its topics.  Otherwise a fetch is out of range first.
+    """
+    async with member_of_group(monkeypatch) as (consumer, brokers, member):
+        commits = group_of(consumer).commits
+        commits.member = None  # it sends no requests, so the coordinator does not know it
+        assert await consumer.commit() == dict.fromkeys(PLACES, 4)
+        if is_paused:
+            consumer.pause(*PLACES)
+        await brokers.delete("t")
+        await commits._groups.delete_offsets(GROUP, PLACES, TIMEOUT_S)
+        await brokers.create("t", [1, 2])
+        if is_paused:
+            await member._topics()
+        await until(lambda: [consumer.position(place) for place in PLACES] == [0, 0])
+        for index in (0, 1):
+            await brokers.fill("t", index, build_batch([NewRecord(None, b"%d" % value, 1_000) for value in range(4)]))
+        consumer.resume(*PLACES)
+        await read(consumer, 8)
+        assert await consumer.commit() == dict.fromkeys(PLACES, 4)
+
+
 async def test_a_partition_that_was_assigned_in_a_new_topic_does_not_begin_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
