@@ -155,8 +155,8 @@ class Reading:
     def restart(self, partitions: Set[TopicPartition], since: float) -> None:
         """Begin anew in partitions whose logs were replaced; a pause continues.
 
-        since: the loop time since which the logs may have been replaced.  A position that was reset later is in the new
-            log already: this log is shorter than the former position.
+        since: the loop time since which the logs may have been replaced.  A position that was assigned later, or reset
+            later because the log was shorter, is treated as one in the new log.
         """
         for partition in partitions:
             position = self.positions.get(partition)

@@ -41,7 +41,8 @@ class Position:
     is_held: the position is not looked up yet, because the user's callback may set it.
     failing_since: the loop time of the first failure since the last successful fetch; None without a failure.
     retry_at: the loop time of the next attempt.
-    reset_at: the loop time of the last reset after a leader had found the position out of range.
+    reset_at: the loop time since which the position may be one of a new log: its partition was assigned then, or the
+        position was reset because it was above the end of the log.  -inf before that.
     served: orders positions by their last answer with records; 0 before the first one.
     """
 

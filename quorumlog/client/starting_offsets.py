@@ -169,8 +169,8 @@ class StartingOffsets:
                 if position.fetch_offset > end:  # otherwise the rest of the batch would move the position forward again
                     self._in_progress.release({position.partition})
                     position.committed = None  # perhaps the topic was created again, and its offsets were deleted
+                    position.reset_at = now
                 position.move(start if self._policy == "earliest" else last)
-                position.reset_at = now
         self._on_change()
         return None
 

@@ -1243,4 +1243,11 @@ MUTANTS = (
         "                    pass  # perhaps",
         (f"{COMMIT_TESTS}::test_an_offset_is_committed_again_if_its_topic_was_created_again",),
     ),
+    Mutant(
+        "a position that retention has moved keeps its offset in a new log",
+        STARTING,
+        "                    position.reset_at = now\n",
+        "                position.reset_at = now\n",
+        (f"{CONSUMER_TESTS}::test_a_topic_that_is_created_again_after_a_reset_is_read_from_its_start",),
+    ),
 )

@@ -422,12 +422,17 @@ async def test_a_position_that_was_already_reset_in_a_new_topic_stays(brokers: F
         assert [record.offset for record in await take(consumer, 2)] == [2, 3]
 
 
-async def test_a_topic_that_is_created_again_after_a_reset_is_read_from_its_start(brokers: FakeBrokers) -> None:
+@pytest.mark.parametrize("is_above", [True, False])
+async def test_a_topic_that_is_created_again_after_a_reset_is_read_from_its_start(
+    brokers: FakeBrokers, is_above: bool
+) -> None:
+    """is_above: the position was above the end of the log, as in a new log.  The next look knows this log."""
     await brokers.cut_front("t", 0, 2)
     async with reading(brokers, topics=["t"]) as consumer:
-        consumer.seek(("t", 0), 1)
+        consumer.seek(("t", 0), 99 if is_above else 1)
         await until(lambda: consumer.position(("t", 0)) == 4)  # the offset is out of range
-        await consumer._all_partitions.look()
+        if is_above:
+            await consumer._all_partitions.look()
         consumer.pause(("t", 0))  # so that the new leader does not refuse the position
         await brokers.delete("t")
         await brokers.create("t", [1])
