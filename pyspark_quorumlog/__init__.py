@@ -8,6 +8,6 @@ and small modules that need only the standard library.  Functions that need pyar
 try:
     from pyspark_quorumlog.source import DefaultSource
 except ImportError:  # PySpark is older than 4.2
-    from pyspark_quorumlog.unusable import UnusableSource as DefaultSource  # type: ignore[assignment]
+    from pyspark_quorumlog.unusable import UnusableSource as DefaultSource  # type: ignore[assignment]  # its stand-in
 
 __all__ = ["DefaultSource"]
