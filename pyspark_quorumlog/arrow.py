@@ -18,6 +18,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.wire._record_scan import assign_groups, count_headers, decode_columns, encode_columns, order_by_group
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.record_batch import HEADER_SIZE, TIMESTAMP_TYPE_FLAG, Buffer, Codec, seal
+from quorumlog.words import about
 
 HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
 HEADERS_TYPE = pa.list_(pa.field("element", HEADER_TYPE))
@@ -405,7 +406,7 @@ def _no_such_partition(columns: Columns, row: int, counts: Int64s) -> ClusterErr
         ApiError.UNKNOWN_TOPIC_OR_PARTITION,
         f"a row {_key_named(columns.key, row)} names partition {partition} of topic {columns.topics[topic]}, which has "
         f"{counts[topic]} partitions",
-        f"drop the column partition, or add partitions: kctl topics add-partitions {columns.topics[topic]}",
+        f"drop the column partition, or add partitions: {about('kctl topics add-partitions', columns.topics[topic])}",
     )
 
 

@@ -42,6 +42,7 @@ from quorumlog.client.records import UnreadableBatchError, end_offset
 from quorumlog.client.sync import runner
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError
+from quorumlog.words import about
 
 LEADER_LOOK_S = 2.0
 """While answers have no records, the leader is looked up at this interval."""
@@ -129,7 +130,7 @@ def _read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBa
 
 def _named(error: UnreadableBatchError, task: OffsetRange) -> ClusterError:
     """Return the error with its partition and next step in its text, since Spark shows nothing else."""
-    next_step = f"kctl explain {task.topic}-{task.partition}"
+    next_step = about("kctl explain", f"{task.topic}-{task.partition}")
     named = error.of(task.topic, task.partition, next_step)
     if error.base_offset is not None and error.end_offset is not None:
         named.message += (
@@ -215,7 +216,7 @@ class _RangeFetcher:
             f"{self._options.poll_timeout_s:g} s; the range ends at {task.end}, "
             f"the high watermark is {fetched.high_watermark}"
         )
-        next_step = f"kctl topics describe {task.topic}"
+        next_step = about("kctl topics describe", task.topic)
         if self._offset < fetched.high_watermark:
             text += f"; a transaction at offset {fetched.last_stable_offset} is not decided yet"
             next_step = "wait until it ends, or set the option kafka.isolation.level to read_uncommitted"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from shlex import quote
 from uuid import UUID
 
 SHOWN_MAX = 8
@@ -43,6 +44,17 @@ def ranges(numbers: Iterable[int]) -> str:
             parts.append([number, number])
     shown = ["..".join(map(str, dict.fromkeys(part))) for part in parts]
     return shown[0] if len(shown) == 1 else "{" + ",".join(shown) + "}"
+
+
+def about(command: str, *names: str, options: str = "") -> str:
+    """Return the command for names that clients choose: each is one word of a shell command, and never an option.
+
+    options: begin with a space.
+    """
+    words = " ".join(map(quote, names))
+    if any(name.startswith("-") for name in names):
+        return f"{command}{options} -- {words}"
+    return f"{command} {words}{options}"
 
 
 def is_unicode(text: str) -> bool:

@@ -21,6 +21,7 @@ from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka import fetch
 from quorumlog.wire.kafka.codec import Api
+from quorumlog.words import about
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -163,7 +164,7 @@ class Consumer:
                     ApiError.TIMED_OUT,
                     f"{topic}-{index}: given up after {round(self._timeout_s, 2):g} s; a leader answered that offset "
                     f"{offset} is out of range, although the log contains offsets from {start} to {end} (exclusive)",
-                    f"kctl topics describe {topic}",
+                    about("kctl topics describe", topic),
                     retriable=True,
                 )
             await asyncio.sleep(PAUSE_MIN_S)  # the first answer came from a former leader

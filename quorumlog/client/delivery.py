@@ -20,7 +20,7 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import produce
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.record_batch import SEQUENCE_MAX
-from quorumlog.words import counted
+from quorumlog.words import about, counted
 
 DELIVERY_TIMEOUT_S: Final = 120.0
 REQUEST_TIMEOUT_S: Final = 30.0
@@ -193,5 +193,5 @@ def _sequence_lost(sequence: Sequence, code: int) -> ClusterError:
     what = f"sequence {sequence.next_sequence} (attempt {sequence.attempts})"
     error = refusal(code, sequence.topic, sequence.index, what)
     why = "the log no longer holds this producer's last batch: acknowledged records were deleted or lost"
-    next_step = f"kctl explain {sequence.topic}-{sequence.index}"
+    next_step = about("kctl explain", f"{sequence.topic}-{sequence.index}")
     return ClusterError(error.code, f"{error.message}; {why}", next_step)

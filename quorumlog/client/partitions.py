@@ -25,6 +25,7 @@ from quorumlog.client.kafka import KafkaConnection, error_word
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.backoff import Backoff
 from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.words import about
 
 PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 0.5
@@ -122,7 +123,9 @@ class PartitionCalls:
                     raise ClusterError(
                         ApiError.TIMED_OUT,
                         f"{topic}-{index}: given up after {after}; the last answer was: {error.message}",
-                        f"kctl explain {topic}-{index}" if is_leaderless else f"kctl topics describe {topic}",
+                        about("kctl explain", f"{topic}-{index}")
+                        if is_leaderless
+                        else about("kctl topics describe", topic),
                         retriable=True,
                     ) from error
                 if error.refresh_metadata and connection is not None:

@@ -15,6 +15,7 @@ from quorumlog.client.producer_buffer import ProducerBuffer
 from quorumlog.client.producer_settings import ProducerSettings
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError
+from quorumlog.words import about
 
 METADATA_AGE_MAX_S: Final = 60.0
 FORMER_TOPICS_MAX: Final = 1000
@@ -147,7 +148,8 @@ class ProducerTopics:
             unknown_until = unknown_until or min(now + UNKNOWN_TOPIC_TIMEOUT_S, deadline)
             if now >= unknown_until:
                 message = f"topic {name} does not exist, and was not created automatically"
-                raise ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, message, f"kctl topics create {name}")
+                next_step = about("kctl topics create", name)
+                raise ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, message, next_step)
             self._cluster.ask_another_broker()
             await asyncio.sleep(_PAUSE_S)
 

@@ -20,6 +20,7 @@ from quorumlog.runtime.backoff import Backoff
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api, milliseconds
 from quorumlog.wire.scope_names import scope_of
+from quorumlog.words import about
 
 ONGOING: Final = "Ongoing"
 DECIDED: Final = ("PrepareCommit", "PrepareAbort")
@@ -247,7 +248,8 @@ class TransactionClient:
             pause_s = backoff.next_s()
             if loop.time() + pause_s >= deadline:
                 text = f"{self._calls.name_of(found.transactional_id)} is {now.state}: some partitions lack the marker"
-                step = f"give each of its partitions a leader: kctl transactions describe {found.transactional_id}"
+                command = about("kctl transactions describe", found.transactional_id)
+                step = f"give each of its partitions a leader: {command}"
                 raise ClusterError(ApiError.TIMED_OUT, text, step, retriable=True)
             await asyncio.sleep(pause_s)
 

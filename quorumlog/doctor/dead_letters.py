@@ -7,8 +7,7 @@ from shlex import quote
 
 from quorumlog.doctor.findings import PROBLEM, Finding
 from quorumlog.doctor.observed import ObservedCluster
-from quorumlog.doctor.steps import about
-from quorumlog.words import SHOWN_MAX, counted, quoted
+from quorumlog.words import SHOWN_MAX, about, counted, quoted
 
 
 def dead_letter_findings(cluster: ObservedCluster) -> Iterator[Finding]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from quorumlog.doctor.findings import ADVICE, CRITICAL, PROBLEM, Finding
 from quorumlog.doctor.layout import Layout
 from quorumlog.doctor.observed import NO_LEADER, ObservedCluster
-from quorumlog.doctor.steps import about, texts
-from quorumlog.words import SHOWN_MAX, counted, listed, named, quoted
+from quorumlog.doctor.steps import texts
+from quorumlog.words import SHOWN_MAX, about, counted, listed, named, quoted
 
 if TYPE_CHECKING:
     from quorumlog.client.group_descriptions import GroupExplanation, GroupMember

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from quorumlog.doctor.findings import ADVICE, CRITICAL, PROBLEM, Finding
 from quorumlog.doctor.layout import UNFENCED, Layout
 from quorumlog.doctor.observed import NO_LEADER
-from quorumlog.doctor.steps import TOPICS_AT_ONCE_MAX, about, cancel, first_topics, some, start, texts, unclean
-from quorumlog.words import Key, counted, listed, named
+from quorumlog.doctor.steps import TOPICS_AT_ONCE_MAX, cancel, first_topics, some, start, texts, unclean
+from quorumlog.words import Key, about, counted, listed, named
 
 if TYPE_CHECKING:
     from quorumlog.wire.v1.controller_pb2 import PartitionDescription

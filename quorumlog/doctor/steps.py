@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from shlex import quote
 
 from quorumlog.doctor.observed import ObservedCluster
 from quorumlog.doctor.space import is_low
@@ -15,17 +14,6 @@ TOPICS_AT_ONCE_MAX = 20
 """Maximum number of topics in one step.  The next run of doctor names further topics."""
 PARTITIONS_AT_ONCE_MAX = 20
 """Maximum number of partitions of one topic that one command cancels."""
-
-
-def about(command: str, *names: str, options: str = "") -> str:
-    """Return the command for names that clients choose: each is one word of a shell command, and never an option.
-
-    options: begin with a space.
-    """
-    words = " ".join(map(quote, names))
-    if any(name.startswith("-") for name in names):
-        return f"{command}{options} -- {words}"
-    return f"{command} {words}{options}"
 
 
 def start(cluster: ObservedCluster, node_ids: Iterable[int], noun: str = "node", needed: int | None = None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorumlog.doctor.steps import about
+from quorumlog.words import about
 
 if TYPE_CHECKING:
     from quorumlog.client.transaction_logs import Hanging

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from quorumlog.doctor.findings import ADVICE, CRITICAL, PROBLEM, Finding
 from quorumlog.doctor.observed import NO_LEADER, ObservedCluster
-from quorumlog.doctor.steps import about, texts
+from quorumlog.doctor.steps import texts
 from quorumlog.doctor.transaction_steps import abort_step, why_hanging
 from quorumlog.wire.scope_names import attempt_of, scope_of
-from quorumlog.words import SHOWN_MAX, counted, listed, named, quoted
+from quorumlog.words import SHOWN_MAX, about, counted, listed, named, quoted
 
 if TYPE_CHECKING:
     from quorumlog.client.transaction_admin import TransactionDescription

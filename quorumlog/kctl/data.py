@@ -21,7 +21,7 @@ from quorumlog.kctl.output import OutputClosedError, bytes_value
 from quorumlog.kctl.reads import Reads
 from quorumlog.runtime.addresses import client_addresses
 from quorumlog.wire.errors import ApiError
-from quorumlog.words import counted
+from quorumlog.words import about, counted
 
 if TYPE_CHECKING:
     from quorumlog.client.cluster import Cluster
@@ -80,8 +80,6 @@ async def _partition_count(reads: Reads, topic: str, partition: int | None) -> i
         raise reads.refused(await with_nearest(reads, refusal(described.result), topic))
     count = len(described.partitions)
     if (partition or 0) >= count:
-        from quorumlog.doctor.steps import about
-
         text = f"{topic} has no partition {partition}; it has {count} partitions"
         next_step = about("kctl topics describe", topic)
         raise reads.refused(ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, text, next_step))
@@ -499,8 +497,6 @@ def _after_unreadable(error: UnreadableBatchError, topic: str, index: int) -> st
 
     If the end of the batch is unknown, return a command that explains the partition.
     """
-    from quorumlog.doctor.steps import about
-
     if error.end_offset is None:
         return about("kctl explain", f"{topic}-{index}")
     return about("kctl consume", topic, options=f" --partition {index} --from {error.end_offset}")

@@ -14,7 +14,7 @@ from quorumlog.kctl.context import Context
 from quorumlog.kctl.data import broker_addresses
 from quorumlog.kctl.reads import Reads
 from quorumlog.wire.errors import ApiError
-from quorumlog.words import counted
+from quorumlog.words import about, counted
 
 if TYPE_CHECKING:
     from quorumlog.client.cluster import Cluster
@@ -117,8 +117,6 @@ def partition_refusals(group: str, refusals: dict[tuple[str, int], ClusterError]
     first = next(iter(refusals.values()))
     more = f" (and {len(refusals) - 1} more partitions)" if len(refusals) > 1 else ""
     if first.code == "UNKNOWN_MEMBER_ID":
-        from quorumlog.doctor.steps import about
-
         text = f"group {group}: members joined it meanwhile; nothing was changed"
         return ClusterError(ApiError.NON_EMPTY_GROUP, text, about("kctl groups describe", group))
     return ClusterError(first.code, f"{first.message}{more}", first.next_step, retriable=first.retriable)

@@ -11,7 +11,7 @@ from quorumlog.kctl.context import Command, Context, with_loop
 from quorumlog.kctl.group_access import member_text, open_groups, refuse_share
 from quorumlog.kctl.output import duration_text
 from quorumlog.wire.errors import ApiError
-from quorumlog.words import counted, rfc3339
+from quorumlog.words import about, counted, rfc3339
 
 if TYPE_CHECKING:
     from quorumlog.client.group_descriptions import GroupExplanation, GroupMember
@@ -32,8 +32,6 @@ async def explain(context: Context, group_id: str) -> None:
             found = await client.explain(group_id, context.left_s)
         except ClusterError as error:
             if error.code == ApiError.GROUP_ID_NOT_FOUND:
-                from quorumlog.doctor.steps import about
-
                 described = await client.describe(group_id, context.left_s)
                 refuse_share(described, "whose rebalances are not recorded", about("kctl groups describe", group_id))
             raise

@@ -33,7 +33,7 @@ from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.topics import dry_run_option
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import ApiError
-from quorumlog.words import counted, named
+from quorumlog.words import about, counted, named
 
 if TYPE_CHECKING:
     from quorumlog.client.cluster import Cluster
@@ -137,8 +137,6 @@ async def reset_offsets(
         described = await _refuse(context, client, group_id, create or create_share)
         is_share = create_share if described is None else described.is_share
         if create_share and not is_share:
-            from quorumlog.doctor.steps import about
-
             text = f"group {group_id} exists, and is not a share group"
             raise ClusterError(ApiError.UNSUPPORTED_GROUP_TYPE, text, about("kctl groups describe", group_id))
         before = await _before(context, client, group_id, described, is_share)

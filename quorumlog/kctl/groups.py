@@ -23,7 +23,7 @@ from quorumlog.kctl.nodes import AT_ONCE_MAX
 from quorumlog.kctl.streams import can_ask
 from quorumlog.kctl.topics import dry_run_option
 from quorumlog.wire.errors import ApiError
-from quorumlog.words import counted, listed, named
+from quorumlog.words import about, counted, listed, named
 
 if TYPE_CHECKING:
     from quorumlog.client.group_descriptions import GroupDescription
@@ -250,8 +250,6 @@ async def _delete_share_offsets(
         ClusterError: UNSUPPORTED_GROUP_TYPE: partitions are named; NON_EMPTY_GROUP; or the refusal of the coordinator.
     """
     if topic.partitions is not None:
-        from quorumlog.doctor.steps import about
-
         command = about("kctl groups delete-offsets", group.group, topic.topic)
         refuse_share(group, "whose offsets can only be deleted for whole topics", command)
     refuse_active(group, f"offsets of {topic.topic} cannot be deleted")

@@ -14,7 +14,7 @@ from quorumlog.kctl.streams import can_ask
 from quorumlog.kctl.topics import dry_run_option
 from quorumlog.kctl.transactions import open_transactions
 from quorumlog.wire.errors import ApiError
-from quorumlog.words import counted, named
+from quorumlog.words import about, counted, named
 
 if TYPE_CHECKING:
     from quorumlog.client.cluster import Cluster
@@ -82,8 +82,6 @@ def _confirm(context: Context, what: str, yes: bool, dry_run: bool) -> None:
 
 
 async def _abort_id(context: Context, client: TransactionClient, name: str, yes: bool, dry_run: bool) -> dict[str, Any]:
-    from quorumlog.doctor.steps import about
-
     found = await client.describe(name, context.left_s)
     if found.is_decided:
         raise ClusterError(
@@ -182,7 +180,6 @@ async def _refuse_known(context: Context, client: TransactionClient, opened: Ope
         ClusterError: INVALID_TXN_STATE; TIMED_OUT: a coordinator that may know it does not answer.
     """
     from quorumlog.client.transaction_logs import is_known, producers_known
-    from quorumlog.doctor.steps import about
 
     known, missing = await producers_known(client, [opened.producer_id], context.left_s / 2)
     if missing is not None and opened.producer_id not in known:

@@ -15,7 +15,8 @@ from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError, KafkaCode
 from tests.unit.quorumlog.client.fake_cluster import fake_brokers
 
-FOUND = TransactionDescription("billing", "Ongoing", 7, 3, 60_000, 1_000, (("ledger", 0),), 1)
+NAME = "-billing 1"
+FOUND = TransactionDescription(NAME, "Ongoing", 7, 3, 60_000, 1_000, (("ledger", 0),), 1)
 DECIDED = FOUND._replace(state="PrepareAbort")
 MISSING = ClusterError(ApiError.TRANSACTIONAL_ID_NOT_FOUND, "there is no such transactional id")
 UNREACHABLE = ClusterError(ApiError.TIMED_OUT, "no answer")
@@ -30,7 +31,7 @@ async def wait(
 
     async def describe(transactional_id: str, timeout_s: float) -> Any:
         nonlocal asked
-        assert transactional_id == "billing"
+        assert transactional_id == NAME
         answer = answers[min(asked, len(answers) - 1)]
         asked += 1
         if isinstance(answer, ClusterError):
@@ -66,9 +67,11 @@ async def test_a_later_transaction_shows_that_the_aborted_one_has_ended(
 
 
 async def test_an_abort_whose_markers_are_missing_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ClusterError, match="billing is PrepareAbort: some partitions lack the marker") as failure:
+    with pytest.raises(ClusterError, match="billing 1 is PrepareAbort: some partitions lack the marker") as failure:
         await wait(monkeypatch, DECIDED, patience_s=0.3)
     assert failure.value.code == "TIMED_OUT"
+    assert failure.value.next_step is not None
+    assert failure.value.next_step.endswith(": kctl transactions describe -- '-billing 1'")
 
 
 class LossyCalls:

@@ -9,11 +9,10 @@ import pytest
 from quorumlog.client.transaction_admin import TransactionDescription
 from quorumlog.client.transaction_logs import Hanging, OpenInLogs, OpenTransaction, StableRange
 from quorumlog.doctor import examine as examination
-from quorumlog.doctor.steps import about
 from quorumlog.doctor.transactions import LONG_MS, STATE_TOPIC
 from quorumlog.doctor.transactions_observed import ObservedTransactions
 from quorumlog.runtime.clock import Sources
-from quorumlog.words import Key
+from quorumlog.words import Key, about
 from tests.unit.quorumlog.doctor.clinic import Clinic, Diagnose
 
 NOW_MS = 1_700_000_000_000
