@@ -69,9 +69,7 @@ async def elect_leaders(
         found = await _elect(context, client, requests)
         if wait and not dry_run and found.failure is None:
             await wait_until_applied(context, client, found.offset)
-    _report(context, found.partitions, found.changed, found.offset, dry_run, named=topic is not None)
-    if found.failure is not None:
-        raise found.failure
+    _report(context, found, dry_run, named=topic is not None)
 
 
 async def _partitions(context: Context, client: ControllerClient, topic: str) -> list[int]:
@@ -117,9 +115,10 @@ async def _elect(context: Context, client: ControllerClient, requests: list[Any]
     return found
 
 
-def _report(context: Context, elected: list[Any], changed: bool, offset: int, dry_run: bool, *, named: bool) -> None:
+def _report(context: Context, found: _Elections, dry_run: bool, *, named: bool) -> None:
+    elected = found.partitions
     failed = [each for each in elected if each.result.error not in (ApiError.NONE, ApiError.ELECTION_NOT_NEEDED)]
-    if named and failed and len(failed) == len(elected):
+    if named and failed and len(failed) == len(elected) and found.failure is None:
         raise refusal(failed[0].result)
     if context.output.is_json:
         partitions = [
@@ -133,7 +132,7 @@ def _report(context: Context, elected: list[Any], changed: bool, offset: int, dr
             }
             for each in elected
         ]
-        context.output.document({"changed": changed, "offset": offset, "partitions": partitions})
+        context.output.document({"changed": found.changed, "offset": found.offset, "partitions": partitions})
     else:
         would = "would be led" if dry_run else "is led"
         for each in elected:
@@ -147,6 +146,8 @@ def _report(context: Context, elected: list[Any], changed: bool, offset: int, dr
             )
         if not elected:
             context.output.text("no partition needs an election")
+    if found.failure is not None:  # the refusals are printed, but only this error shows that requests are missing
+        raise found.failure
     if failed:
         first = failed[0].result
         raise ClusterError(

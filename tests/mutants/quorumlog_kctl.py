@@ -196,6 +196,13 @@ MUTANTS = (
         (f"{ADMIN_TESTS}::test_elections_before_a_failed_request_are_reported",),
     ),
     Mutant(
+        "refused elections hide that a later request of kctl elect-leaders failed",
+        "quorumlog/kctl/elections.py",
+        "len(failed) == len(elected) and found.failure is None:",
+        "len(failed) == len(elected):",
+        (f"{ADMIN_TESTS}::test_refused_elections_do_not_hide_that_a_later_request_failed",),
+    ),
+    Mutant(
         "kctl elect-leaders names all partitions of a topic in one request",
         "quorumlog/kctl/elections.py",
         "partitions=named[first:][:PARTITIONS_PER_REQUEST])\n",

@@ -277,6 +277,34 @@ def test_elections_before_a_failed_request_are_reported(
     assert (found["changed"], found["offset"], len(found["partitions"])) == (True, 5, 1)
 
 
+@pytest.mark.parametrize(
+    "errors", [("NONE", "PREFERRED_LEADER_NOT_AVAILABLE"), ("PREFERRED_LEADER_NOT_AVAILABLE",) * 2]
+)
+def test_refused_elections_do_not_hide_that_a_later_request_failed(
+    errors: tuple[str, ...],
+    client: FakeClient,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(elections, "PARTITIONS_PER_REQUEST", 2)
+    client.replies[rpcs.DESCRIBE_TOPICS] = described(3)
+    replies = [pb.ElectLeadersReply(result=OK, offset=5, partitions=elected(*errors))]
+    answer = client.call
+
+    async def call(rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        if rpc != rpcs.ELECT_LEADERS:
+            return await answer(rpc, request, timeout_s)
+        if not replies:
+            raise ClusterError("TIMED_OUT", "no node answers", retriable=True)
+        return replies.pop()
+
+    monkeypatch.setattr(client, "call", call)
+    assert run(["elect-leaders", "--preferred", "--topic", "t"]) == 4
+    captured = capsys.readouterr()
+    assert captured.err == "kctl: TIMED_OUT: no node answers (next: kctl doctor)\n"
+    assert captured.out.splitlines()[1] == "refused: about 1"
+
+
 def test_elections_of_a_large_topic_are_requested_in_several_pieces(
     client: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
