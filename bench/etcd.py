@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
@@ -99,12 +100,19 @@ def leader_of(statuses: dict[str, dict[str, Any]]) -> str | None:
 
 
 def _status(address: str) -> dict[str, Any]:
-    """Ask a member for its status through its JSON gateway."""
+    """Ask a member for its status through its JSON gateway.
+
+    Raises:
+        OSError, HTTPException: the member does not answer, or answers with an error, as while it starts.
+    """
     host, _, port = address.partition(":")
     connection = HTTPConnection(host, int(port), timeout=STATUS_TIMEOUT_S)
     try:
         connection.request("POST", "/v3/maintenance/status", "{}")
-        found: dict[str, Any] = json.load(connection.getresponse())
+        response = connection.getresponse()
+        if response.status != HTTPStatus.OK:
+            raise HTTPException(f"{address} answered {response.status}: {response.read()!r}")
+        found: dict[str, Any] = json.load(response)
         return found
     finally:
         connection.close()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 from typing import Any
 
 import grpc
@@ -12,7 +15,8 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from bench.etcd import EtcdClient, etcd_cluster, leader_of, put_request
+from bench.etcd import ETCD, EtcdClient, EtcdCluster, etcd_cluster, leader_of, put_request
+from bench.processes import Servers
 from tests.clients.outcomes import Skipped
 
 
@@ -57,6 +61,30 @@ def test_the_leader_is_the_one_on_which_all_members_agree(leaders: tuple[str | N
 
 def test_no_status_names_no_leader() -> None:
     assert leader_of({}) is None
+
+
+def test_a_member_that_answers_with_an_error_is_asked_again() -> None:
+    """The gateway answers so while its member starts."""
+    answers = [(503, b'{"error": "transport is closing", "code": 14}'), (200, json.dumps(_status("1", "1")).encode())]
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            status, body = answers.pop(0)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Gateway) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        try:
+            assert EtcdCluster(Servers(ETCD, ()), [address]).leader() == address
+        finally:
+            server.shutdown()
+    assert answers == []
 
 
 def test_a_machine_without_etcd_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
