@@ -23,6 +23,13 @@ MUTANTS = (
         (f"{GUARD_TESTS}::test_the_program_of_a_killed_guard_is_stopped",),
     ),
     Mutant(
+        "the broker of a test ends with the thread that started it",
+        "quorumlog/testing/guard.py",
+        "    guard, libc = os.getpid(), ctypes.CDLL(None)\n",
+        "    guard, libc = os.getpid(), ctypes.CDLL(None)\n    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)\n",
+        (f"{GUARD_TESTS}::test_the_end_of_the_thread_that_started_a_guard_does_not_end_its_program",),
+    ),
+    Mutant(
         "standalone ends kctl before kctl can report that the configs are not set",
         "quorumlog/testing/broker.py",
         "    limit_s = CONFIGS_TIMEOUT_S + KCTL_GRACE_S\n",

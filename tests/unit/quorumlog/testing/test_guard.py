@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,6 +119,34 @@ def test_the_program_of_a_killed_guard_is_stopped(tmp_path: Path) -> None:
         if not ready:
             os.kill(pid, signal.SIGKILL)
     assert ready
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_the_end_of_the_thread_that_started_a_guard_does_not_end_its_program(tmp_path: Path) -> None:
+    """Linux sends the signal of PR_SET_PDEATHSIG already when this thread ends.  So the guard must not ask for it."""
+    program = "import time; print('served', flush=True); time.sleep(600)"
+    command = ["-m", "quorumlog.testing.guard", str(tmp_path / "folder"), sys.executable, "-c", program]
+    started: list[tuple[int, subprocess.Popen[bytes]]] = []
+
+    def start() -> None:
+        running = subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": ROOT},
+        )
+        assert running.stdout is not None
+        started.append((threading.get_native_id(), running))
+        assert [running.stdout.readline() for _ in range(2)][1] == b"served\n"
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    ((thread_id, running),) = started
+    while Path(f"/proc/self/task/{thread_id}").exists():  # `join` returns a little earlier
+        time.sleep(0.01)
+    running.communicate()  # the end of its standard input asks the guard to stop the program
+    assert running.returncode == -signal.SIGTERM % 256, "the guard did not live to return the program's status"
 
 
 def test_configs_that_are_not_set_in_time_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
