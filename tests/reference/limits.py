@@ -28,7 +28,7 @@ from broker.core.share.partition import ShareLimits
 from broker.kafka.limits import KafkaLimits
 from broker.log.cleaner import CleanerLimits
 from broker.replica.limits import ReplicaLimits
-from metadata.control import configs, partitions_count, preferred, topics
+from metadata.control import configs, partitions_count, preferred, reassign, topics
 from metadata.controller import convert, voters
 from metadata.image import group_configs
 from metadata.records import RECORDS_PER_BATCH_MAX
@@ -196,6 +196,24 @@ def numbers() -> str:
             "new replicas in one request",
             topics.REPLICAS_PER_REQUEST_MAX,
             f"A request for more is refused with {ApiError.POLICY_VIOLATION} and changes nothing.",
+        ),
+        (
+            "partitions in one request that moves replicas",
+            reassign.CHANGES_MAX,
+            f"A request for more is refused with {ApiError.POLICY_VIOLATION} and changes nothing. `kctl reassign` "
+            "divides a larger plan among several requests.",
+        ),
+        (
+            "new leaders in one request that elects leaders of named partitions",
+            RECORDS_PER_BATCH_MAX,
+            f"A request for more is refused with {ApiError.POLICY_VIOLATION} and changes nothing. `kctl elect-leaders` "
+            "divides the partitions of a larger topic among several requests.",
+        ),
+        (
+            "partitions that one request removes from a topic",
+            RECORDS_PER_BATCH_MAX - 1,
+            f"A request for more is refused with {ApiError.POLICY_VIOLATION}. The error proposes a number with which "
+            "to begin.",
         ),
         (
             "changes of configs in one request",

@@ -17,7 +17,8 @@ PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "reference.md"
 _INTRODUCTION: Final = """\
 # Reference
 
-This page lists all settings, configs, metrics, errors, limits and Kafka requests. The other pages explain their use.
+This page lists all settings, configs, metrics, errors and Kafka requests, and the limits that clients and operators may
+reach. The other pages explain their use.
 The command `python -m tests.reference` makes this page from the code, and a test compares it with the code.
 
 | section | contents |
