@@ -36,7 +36,7 @@ async def alter(
         try:
             replies.append(await _request(client, context, piece, dry_run, **options))
         except ClusterError as error:
-            raise _after(replies, error) from error
+            raise _after(replies, error, dry_run) from error
     return _combined(replies)
 
 
@@ -65,7 +65,7 @@ async def cancelled(
             replies.append(await _request(client, context, piece, dry_run))
         except ClusterError as error:
             if error.code != ApiError.NO_REASSIGNMENT_IN_PROGRESS:
-                raise _after(replies, error) from error
+                raise _after(replies, error, dry_run) from error
             continue
         done += piece
         if piece == left:
@@ -88,9 +88,9 @@ async def _request(
     return await client.call(rpcs.ALTER_REASSIGNMENTS, request, context.left_s)
 
 
-def _after(replies: Sequence[Any], error: ClusterError) -> ClusterError:
+def _after(replies: Sequence[Any], error: ClusterError, dry_run: bool) -> ClusterError:
     """Return the error of a request; its message contains the number of partitions of earlier requests."""
-    if not replies:
+    if dry_run or not replies:
         return error
     count = counted(sum(len(each.partitions) for each in replies), "partition")
     text = f"{error.message}; requests for {count} were accepted before, and the command can be repeated"

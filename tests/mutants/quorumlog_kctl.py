@@ -231,6 +231,13 @@ MUTANTS = (
         (f"{REASSIGN_TESTS}::test_a_large_plan_is_checked_as_a_whole_and_started_in_several_requests",),
     ),
     Mutant(
+        "a dry run of a large plan reports requests that were accepted",
+        "quorumlog/kctl/reassign_requests.py",
+        "    if dry_run or not replies:\n",
+        "    if not replies:\n",
+        (f"{REASSIGN_TESTS}::test_a_large_plan_is_checked_as_a_whole_and_started_in_several_requests",),
+    ),
+    Mutant(
         "kctl reassign cancel sends more partitions than one request may have",
         "quorumlog/kctl/reassign_requests.py",
         "        piece = left[:REQUEST_MAX]\n",

@@ -353,6 +353,9 @@ def test_a_large_plan_is_checked_as_a_whole_and_started_in_several_requests(
     capsys.readouterr()
     assert run(START) == 2
     assert "fenced; requests for 1 partition were accepted before, and the" in capsys.readouterr().err
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = [altered((0, True, "")), refusal]
+    assert run([*START, "--dry-run"]) == 2
+    assert "accepted" not in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("plan")
