@@ -362,6 +362,44 @@ async def test_a_snapshot_that_a_truncation_removed_before_its_flush_does_not_co
     assert log.marks.snapshot_offset == -1
 
 
+async def test_after_a_truncation_the_state_at_the_same_end_is_written_again(rig: Rig) -> None:
+    log = rig.create(SMALL)
+    record(log, 0)
+    await rig.settle(log)
+    record(log, 1)
+    log.upkeep.prepare_checkpoint()
+    log.truncate_to(1)
+    record(log, 0, producer_id=6)
+    assert not rig.files(log, "producers")
+    log.upkeep.prepare_checkpoint()
+    await rig.logs.flush_all([log])
+    assert log.marks.snapshot_offset == 2
+
+
+async def test_after_a_reset_no_snapshot_of_the_former_log_counts(rig: Rig) -> None:
+    log = rig.create(SMALL)
+    for number in range(6):
+        record(log, number)
+    await rig.settle(log)
+    await rig.logs.checkpoint([log])
+    assert await rig.logs.reset_to(log, 1)
+    batch = make_batch([b"x" * 20], base_offset=1, leader_epoch=1)
+    assert isinstance(log.append_as_follower(batch, 1, 0), Appended)
+    await rig.settle(log)
+    log.advance_start_offset(2)
+    assert log.upkeep.take_state().start_offset == 1
+
+
+async def test_a_snapshot_from_before_a_hold_counts_after_it(rig: Rig) -> None:
+    log = rig.create(SMALL)
+    record(log, 0)
+    await rig.settle(log)
+    await rig.logs.checkpoint([log])
+    log.durability.hold()
+    log.durability.release()
+    assert log.marks.snapshot_offset == 1
+
+
 async def test_a_snapshot_counts_if_it_was_flushed_while_flushes_were_held_back(rig: Rig) -> None:
     """Otherwise the start of a log whose move failed would not reach the facts before another append."""
     log = rig.create(SMALL)

@@ -80,6 +80,19 @@ async def test_a_log_moves_repeatedly_between_two_directories_and_stops_cleanly(
     assert batches_of(rig.log) == rig.appended
 
 
+async def test_after_a_move_the_snapshot_in_the_new_directory_counts_once_it_is_flushed(rig: MoveRig) -> None:
+    """The copy of the snapshot may be only in the page cache."""
+    rig.create()
+    append(rig.log, [b"x"], producer=(5, 0, 0))
+    await rig.settle()
+    await rig.logs.checkpoint([rig.log])
+    assert rig.log.marks.snapshot_offset == 1
+    await rig.move()
+    assert rig.log.marks.snapshot_offset == -1
+    await rig.logs.checkpoint([rig.log])
+    assert rig.log.marks.snapshot_offset == 1
+
+
 async def test_an_idle_log_stops_naming_its_former_directory_with_the_next_checkpoint(rig: MoveRig) -> None:
     """While the current directory is offline, the replica may start over in the former one, and lack records there."""
     rig.create()
