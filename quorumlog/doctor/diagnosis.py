@@ -107,6 +107,17 @@ def _findings(cluster: ObservedCluster) -> Iterator[Finding]:
     yield from transaction_findings(cluster)
 
 
+def _unknown_brokers(cluster: ObservedCluster) -> int:
+    """Return the number of registered brokers whose control address no node knows, and nobody named.
+
+    A leader knows only the observers that have fetched from it, so it does not know a broker that is down since before
+    its election.
+    """
+    registered = {broker.broker_id for broker in cluster.metadata.brokers} if cluster.metadata is not None else set()
+    unidentified = sum(node.node_id is None for node in cluster.nodes)  # one of them may be such a broker
+    return max(0, len(registered.difference(node.node_id for node in cluster.nodes)) - unidentified)
+
+
 def _summary(cluster: ObservedCluster) -> Summary:
     quorum, metadata, leader = cluster.quorum, cluster.metadata, cluster.leader
     known = [node.described for node in cluster.own_nodes if node.described is not None]
@@ -119,7 +130,7 @@ def _summary(cluster: ObservedCluster) -> Summary:
         leader_id=leader.node_id if leader is not None else cluster.followed,
         leader_epoch=None if quorum is None else quorum.known.epoch,
         offset=None if metadata is None else metadata.offset,
-        nodes=len(cluster.nodes),
+        nodes=len(cluster.nodes) + _unknown_brokers(cluster),
         nodes_answering=sum(node.answers for node in cluster.nodes),
         voters=None if quorum is None else len(quorum.voters),
         voters_answering=len(voting),

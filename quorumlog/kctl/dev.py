@@ -51,7 +51,7 @@ def _directory(given: str | None) -> Path:
 async def up(context: Context, directory: str | None, voters: int, brokers: int, port_base: int | None) -> None:
     """Start a cluster, and wait until it is ready.
 
-    If the cluster exists already, its stopped nodes are started.
+    If the cluster exists already, its stopped nodes are started.  Without --timeout, the command gives up after 90 s.
     """
     from quorumlog.kctl import dev_cluster
 

@@ -8,7 +8,8 @@ limit, a thread notes the stack of the loop's thread.  The timer then logs the l
     processor_ms   processor time of the loop's thread meanwhile: if it is far below `held_ms`, the thread waited for a
                    disk, for a lock, or for a processor
     collected_ms   the part that the garbage collector took, in full collections and others
-    stack          the innermost calls, innermost last; None if the process did not run, for example while suspended
+    stack          the innermost calls, innermost last, without those of the import system.  If it is None, or ends in
+                   the loop itself, the process did not run: it was suspended, or got no processor
 
 The timer wakes the process 4 times in each limit (200 times a second at 20 ms), so the watch is off by default.
 """
@@ -123,8 +124,10 @@ def _stack_of(thread_id: int) -> str | None:
     frame = sys._current_frames().get(thread_id)
     if frame is None:
         return None
-    calls = traceback.extract_stack(frame, limit=CALLS)
-    return " > ".join(f"{'/'.join(Path(call.filename).parts[-2:])}:{call.lineno} {call.name}" for call in calls)
+    calls = [call for call in traceback.extract_stack(frame) if not call.filename.startswith("<frozen importlib")]
+    return " > ".join(
+        f"{'/'.join(Path(call.filename).parts[-2:])}:{call.lineno} {call.name}" for call in calls[-CALLS:]
+    )
 
 
 def _ms(seconds: float) -> float:

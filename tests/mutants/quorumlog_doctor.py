@@ -166,4 +166,14 @@ MUTANTS = (
         "    if not names:\n",
         (f"{TRANSACTION_TESTS}::test_the_commands_of_doctor_accept_names_that_begin_with_a_dash",),
     ),
+    Mutant(
+        "doctor omits registered brokers that no node knows from the number of nodes",
+        "quorumlog/doctor/diagnosis.py",
+        "len(cluster.nodes) + _unknown_brokers(cluster)",
+        "len(cluster.nodes)",
+        (
+            "tests/unit/quorumlog/doctor/test_doctor.py"
+            "::test_a_registered_broker_counts_as_a_node_even_if_no_node_knows_its_address",
+        ),
+    ),
 )

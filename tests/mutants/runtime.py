@@ -259,4 +259,11 @@ MUTANTS = (
         "with watched_loop(0):",
         (f"{UNIT}/test_loop_watch.py::test_a_server_watches_its_loop",),
     ),
+    Mutant(
+        "the watch of the loop shows the calls of the import system",
+        LOOP_WATCH,
+        ' if not call.filename.startswith("<frozen importlib")',
+        "",
+        (f"{UNIT}/test_loop_watch.py::test_the_calls_of_the_import_system_are_left_out",),
+    ),
 )

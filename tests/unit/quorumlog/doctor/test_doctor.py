@@ -46,6 +46,22 @@ def test_doctor_reports_a_healthy_cluster_in_two_lines(
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("known", "given", "nodes"),
+    [([11, 12, 13], address(1), (6, 5)), ([11, 13], address(1), (6, 5)), ([11, 13], f"{address(1)},nowhere:1", (6, 5))],
+    ids=["known to the leader", "unknown", "perhaps at the address that does not answer"],
+)
+def test_a_registered_broker_counts_as_a_node_even_if_no_node_knows_its_address(
+    clinic: Clinic, capsys: pytest.CaptureFixture[str], known: list[int], given: str, nodes: tuple[int, int]
+) -> None:
+    """A new leader does not know the address of a broker that was down at its election."""
+    clinic.brokers = known
+    clinic.silent = {12: SILENT}
+    run(["doctor", "--controllers", given, "-o", "json"])
+    looked_at = json.loads(capsys.readouterr().out)["looked_at"]
+    assert (looked_at["nodes"], looked_at["nodes_answering"]) == nodes
+
+
 @pytest.mark.parametrize("given", [address(1), address(2), address(11), f"nowhere:1,{address(13)}"])
 def test_doctor_finds_all_nodes_through_a_single_address_that_answers(
     clinic: Clinic, diagnose: Diagnose, given: str

@@ -73,6 +73,17 @@ async def test_a_line_gives_the_share_of_the_garbage_collector_in_its_own_hold(l
     assert first["collected_ms"] > second["collected_ms"]
 
 
+async def test_the_calls_of_the_import_system_are_left_out(looked_at: threading.Event) -> None:
+    """An import has more of them than a line shows, and none names the module."""
+    importing = compile("looked_at.wait(1)", "<frozen importlib._bootstrap>", "exec")
+
+    def load_a_module() -> None:
+        exec(importing, {"looked_at": looked_at})
+
+    (line,) = await lines_about(looked_at, load_a_module)
+    assert "importlib" not in line["stack"]
+
+
 async def test_a_loop_that_is_held_for_less_than_the_limit_logs_nothing() -> None:
     with capture_logs() as lines, watched_loop(4.0):
         threading.Event().wait(0.05)
