@@ -237,7 +237,7 @@ class GroupMember:
     async def _ask_waiting(
         self, line: KafkaConnection, api: Api, values: dict[str, Any], answer_s: float
     ) -> tuple[int, Any]:
-        await self._groups.calls.version(line, api, REQUEST_TIMEOUT_S)  # fails if the broker hangs
+        await self._groups.calls.version(line, api, REQUEST_TIMEOUT_S)  # on a new connection, fails if the broker hangs
         # A coordinator that holds the request waits for other members, so an earlier failure has ended.
         held = asyncio.get_running_loop().call_later(HELD_AFTER_S, self._noted, None)
         try:
